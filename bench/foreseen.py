@@ -23,7 +23,7 @@ import numpy as np
 from tessera.core.serving.autoscaling.autoscaler import ReplicaProposal
 from tessera.core.serving.metrics.load import PASS_S, Load
 from tessera.sim.serving.clairvoyant import ClairvoyantPlan, clairvoyant
-from tessera.sim.serving.replicas import Model, Replicas
+from tessera.sim.serving.replicamodel import ReplicaModel, Replicas
 from tessera.sim.serving.run import ServingRun, run
 from tessera.sim.serving.traces import Floats, read_requests
 
@@ -43,7 +43,9 @@ class Rates(NamedTuple):
 class Given:
     """A policy that is given the rates, now and so many seconds ahead, and adds standard deviations of the slots."""
 
-    def __init__(self, rates: Rates, service_s: float, model: Model, *, ahead_s: float, deviations: float) -> None:
+    def __init__(
+        self, rates: Rates, service_s: float, model: ReplicaModel, *, ahead_s: float, deviations: float
+    ) -> None:
         load = rates.mean * service_s
         slots = load + deviations * np.sqrt(rates.variance * service_s)
         self._replicas = np.clip(np.ceil(slots / model.slots), 1, MOST).astype(int)
@@ -74,7 +76,7 @@ def cheapest(
     arrival_s: Floats, service_s: Floats, rates: Rates, plan: ClairvoyantPlan, ahead_s: float
 ) -> tuple[float, ServingRun]:
     """Return the fewest standard deviations that reach 99 %, by halving, and what becomes of the requests."""
-    model, mean_s = Model(), float(service_s.mean())
+    model, mean_s = ReplicaModel(), float(service_s.mean())
     low, high, found = 0.0, 3.0, None
     for _ in range(TRIES):
         middle = (low + high) / 2
@@ -97,7 +99,7 @@ def main() -> int:
     if folder is None:
         print("foreseen: no traces; set TESSERA_INFERENCE_TRACES to a folder with them, or give --traces")
         return 2
-    model, rng = Model(), np.random.default_rng(SEED)
+    model, rng = ReplicaModel(), np.random.default_rng(SEED)
     with (folder / FILE).open(encoding="utf-8", newline="") as lines:
         requests = read_requests(lines, FILE, column=None, mean_rate=RATE, rng=rng).first(DAY_S)
     service_s = model.service_s(requests.context, requests.generated)

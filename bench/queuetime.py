@@ -30,7 +30,7 @@ from statistics import fmean
 from tessera.api.prometheus.engines import read_counters
 from tessera.core.serving.metrics.counters import Counters
 from tessera.core.serving.metrics.queuetime import Window, between
-from tessera.sim.serving.replicas import Model, Replicas
+from tessera.sim.serving.replicamodel import ReplicaModel, Replicas
 from testbed.tesseraimage import triton_image
 
 ROOT = Path(__file__).parents[1]
@@ -151,7 +151,7 @@ def measured(root: Path, models: Path, ports: list[int], clients: int) -> tuple[
 
 def simulated(replicas: int, clients: int, service_s: float) -> float:
     """Return how long requests of so many clients wait at simulated replicas, once they go round."""
-    fleet = Replicas(Model(slots=SLOTS), replicas)
+    fleet = Replicas(ReplicaModel(slots=SLOTS), replicas)
     coming = [0.0] * clients
     heapify(coming)
     waits = []

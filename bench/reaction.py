@@ -17,7 +17,7 @@ import numpy as np
 
 from tessera.core.serving.metrics.load import PASS_S
 from tessera.sim.serving.policies import POLICIES
-from tessera.sim.serving.replicas import Model
+from tessera.sim.serving.replicamodel import ReplicaModel
 from tessera.sim.serving.run import run
 
 SEEDS = range(5)
@@ -39,7 +39,7 @@ class Reaction(NamedTuple):
 
 def react(policy: str, factor: float, seed: int) -> Reaction:
     """Return the reaction of a policy to one step."""
-    rng, model = np.random.default_rng(seed), Model()
+    rng, model = np.random.default_rng(seed), ReplicaModel()
     parts = ((0.0, STEADY_S, BASE_RATE), (STEADY_S, STEADY_S + AFTER_S, BASE_RATE * factor))
     arrivals = np.sort(np.concatenate([rng.uniform(a, b, rng.poisson((b - a) * rate)) for a, b, rate in parts]))
     services = rng.exponential(SERVICE_S, len(arrivals))
@@ -57,7 +57,7 @@ def react(policy: str, factor: float, seed: int) -> Reaction:
 
 def main() -> int:
     """Print the table; return 1 where a floor is not kept."""
-    least_s, failed = PASS_S + Model().cold_start_s, 0
+    least_s, failed = PASS_S + ReplicaModel().cold_start_s, 0
     print(f"least possible: {least_s:.0f} s")
     print(f"{'step':>6}{'policy':>12}{'before':>8}{'seconds':>10}{'x least':>9}{'within':>9}")
     for factor, most in STEPS:

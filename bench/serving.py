@@ -30,7 +30,7 @@ import numpy as np
 from tessera.sim.serving.clairvoyant import clairvoyant
 from tessera.sim.serving.compare import ComparedRow, compare, rows
 from tessera.sim.serving.policies import POLICIES, in_flight
-from tessera.sim.serving.replicas import Model
+from tessera.sim.serving.replicamodel import ReplicaModel
 from tessera.sim.serving.run import run
 from tessera.sim.serving.traces import Requests, read_requests
 
@@ -128,7 +128,7 @@ def requests_of(folder: Path, case: Case) -> Requests:
 
 def replay(folder: Path, case: Case) -> tuple[ComparedRow, ...]:
     """Return a row for each policy."""
-    model = Model(spec_slots=case.spec_slots, cold_start_s=case.cold_start_s, one_by_one=case.one_by_one)
+    model = ReplicaModel(spec_slots=case.spec_slots, cold_start_s=case.cold_start_s, one_by_one=case.one_by_one)
     return rows(compare(requests_of(folder, case), model, tuple(POLICIES), case.most))
 
 
@@ -140,7 +140,7 @@ def best_target(folder: Path) -> float | None:
         for each in CASES
         if each.most_changes == MOST_CHANGES and not (each.spec_slots or each.one_by_one or each.day > 1)
     ):
-        requests, model = requests_of(folder, case), Model()
+        requests, model = requests_of(folder, case), ReplicaModel()
         service_s = model.service_s(requests.context, requests.generated)
         plan = clairvoyant(requests.arrival_s, service_s, model, case.most)
         for target in TARGETS:

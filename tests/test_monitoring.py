@@ -16,7 +16,7 @@ from tessera.core.serving.metrics.promql import queue_time_query
 from tessera.core.usage.nodemetrics import NODE_METRICS
 from tessera.core.usage.ownmetrics import OWN_METRICS
 from tessera.log import logger
-from tessera.server.metrics.modelservers import ModelServerAutoscaler
+from tessera.server.metrics.autoscaling import ModelServerAutoscaler
 from tessera.server.metrics.samples import ScrapedSamples
 from tessera.server.metrics.servermetrics import ModelServerMetrics
 

@@ -5,13 +5,22 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from click.testing import CliRunner
 
 import tessera
+from builders.modelservers import model_server
+from tessera._planning import with_pods
+from tessera.api import documents
+from tessera.api.kubernetes import workloads
+from tessera.api.tessera.v1alpha1.modelservers import read_model_server
 from tessera.cli import main
+from tessera.core.serving.render import render
+from tessera.core.workload.need import Isolation
+from tessera.errors import InvalidInput
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/python.md").read_text()
@@ -101,3 +110,50 @@ def test_importing_tessera_loads_nothing_outside_the_standard_library() -> None:
     program = "import sys, tessera; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
     assert {"msgspec", "numpy", "yaml", "click"}.isdisjoint(loaded)
+
+
+PLANNED: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "one replica": ({}, ["serving/ranker-0"]),
+    "several": ({"replicas": {"min": 2}}, ["serving/ranker-0", "serving/ranker-1"]),
+    "scaled": ({"replicas": {"min": 2, "max": 9}}, ["serving/ranker-0", "serving/ranker-1"]),
+    "scaled from zero": ({"replicas": {"min": 0, "max": 9}}, ["serving/ranker-0"]),
+    "zero or one": ({"replicas": {"min": 0}}, ["serving/ranker-0"]),
+}
+
+
+def planned(*objects: dict[str, Any]) -> workloads.ReadWorkloads:
+    """Return what is read of objects, in a file of one list."""
+    text = documents.write({"apiVersion": "v1", "kind": "List", "items": [*objects]})
+    return workloads.read(with_pods(documents.read("all.yaml", text)))
+
+
+@pytest.mark.parametrize("case", PLANNED)
+def test_the_pods_of_a_server_are_those_that_the_controller_would_create(case: str) -> None:
+    spec, want = PLANNED[case]
+    found = planned(model_server({**spec, "model": {"cache": "tiny"}}, namespace="serving"))
+    assert [each.key for each in found.pods] == want
+    for pod in found.pods:
+        assert [(ask.resource, ask.isolation) for ask in pod.need.asks] == [
+            ("nvidia.com/mig-1g.10gb", Isolation.HARDWARE)
+        ]
+        assert (pod.need.cached_models, pod.owner) == (("tiny",), "ModelServer/serving/ranker")
+
+
+def test_the_deployment_of_a_server_is_not_counted_beside_it() -> None:
+    one = model_server(namespace="serving", uid="u")
+    made, *_ = render(read_model_server(one), "server")
+    found = planned(one, made)
+    assert [each.key for each in found.pods] == ["serving/ranker-0"]
+    assert [each.reason for each in found.left_out] == ["made by ModelServer ranker, which is counted"]
+
+
+def test_a_server_that_the_controller_would_refuse_is_an_error_with_its_place() -> None:
+    with pytest.raises(InvalidInput, match=r"all.yaml, document 1, line .*ModelServer ranker: .*did you mean"):
+        planned(model_server({"args": ["--grpc-prt=1"]}))
+    with pytest.raises(InvalidInput, match=r"ModelServer ranker.*exactly one way"):
+        planned(model_server({"model": {}}))
+
+
+def test_other_documents_stay_as_they_are() -> None:
+    read = documents.read("other.yaml", "a: 1\n---\n- 1\n---\nitems: [{kind: Pod}]\n")
+    assert with_pods(read) == tuple(read)

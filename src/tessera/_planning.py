@@ -12,6 +12,7 @@ import msgspec
 
 from tessera.api import documents
 from tessera.api.documents import Document
+from tessera.api.fields import Field
 from tessera.api.kubernetes import workloads
 from tessera.api.kubernetes.labeledgpus import model_rules
 from tessera.api.tessera.cluster import fleets
@@ -29,10 +30,12 @@ from tessera.api.tessera.cluster.plans import (
     SummaryDocument,
     document,
 )
-from tessera.api.tessera.v1alpha1.modelservers import with_pods
+from tessera.api.tessera.v1alpha1.modelservers import API_VERSION, KIND, read_model_server
 from tessera.core.cluster.snapshot import LeftOut, Node, Snapshot
 from tessera.core.packing import plan as core
 from tessera.core.packing.linear import TimeBudget
+from tessera.core.serving.render.engines import program
+from tessera.core.serving.render.pods import pod_template
 from tessera.core.workload.need import Form, Pod
 from tessera.core.workload.resources import MODEL_RESOURCE, SHARE_MEMORY
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
@@ -61,6 +64,7 @@ __all__ = [
     "read_bytes",
     "read_documents",
     "snapshot_of",
+    "with_pods",
 ]
 
 FleetInput: TypeAlias = str | Path | Mapping[str, Any]
@@ -173,6 +177,45 @@ def snapshot_of(
     ]
     pending = (*observed.pending, *(pod for pod in read.pods if pod.key not in there))
     return msgspec.structs.replace(observed, nodes=nodes, pending=pending, notes=tuple(notes), left_out=read.left_out)
+
+
+def with_pods(manifests: Iterable[Document]) -> tuple[Document, ...]:
+    """Return manifests in which each ModelServer has `spec.template`, the pods that the controller would create.
+
+    Raises:
+        InvalidInput: a ModelServer that the controller would reject.
+
+    """
+    return tuple(_completed(each) for each in manifests)
+
+
+def _completed(document: Document) -> Document:
+    whole = Field(document, document.data)
+    if not isinstance(document.data, dict):
+        return document
+    items = whole.get("items")
+    if isinstance(items.value, list):
+        data: documents.Plain = {**document.data, "items": [_with_template(each) for each in items.elements()]}
+        changed = any(_is_server(each) for each in items.elements())
+    else:
+        data, changed = _with_template(whole), _is_server(whole)
+    # What was made has no line of its own; errors about it name the document's first.
+    return msgspec.structs.replace(document, data=data, text="") if changed else document
+
+
+def _is_server(field: Field) -> bool:
+    each = field.value
+    return isinstance(each, dict) and each.get("kind") == KIND and each.get("apiVersion") == API_VERSION
+
+
+def _with_template(field: Field) -> documents.Plain:
+    if not _is_server(field):
+        return field.value
+    each, source = field.mapping(), field.place
+    server = read_model_server(each, source)
+    template = pod_template(server, program(server, f"{source}: {KIND} {server.name}"))
+    replicas: documents.Plain = {"min": server.min_replicas, "max": server.max_replicas}
+    return {**each, "spec": {"replicas": replicas, "template": template}}
 
 
 def _assumed_models(nodes: Sequence[Node], pods: Iterable[Pod]) -> Iterator[str]:

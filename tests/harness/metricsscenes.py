@@ -12,7 +12,7 @@ from tessera.clients.kube import AUTOSCALERS, DEPLOYMENTS, EVENTS, PODS, MemoryK
 from tessera.clients.prometheus import MemoryMetrics
 from tessera.errors import Unavailable
 from tessera.log import logger
-from tessera.server.metrics.modelservers import ModelServerAutoscaler
+from tessera.server.metrics.autoscaling import ModelServerAutoscaler
 from tessera.server.metrics.samples import ScrapedSamples
 from tessera.server.metrics.servermetrics import ModelServerMetrics
 

@@ -14,17 +14,15 @@ from typing import Any, Final
 
 import msgspec
 
+from tessera.api.kubernetes.modelpods import read_progress
 from tessera.api.kubernetes.podstates import is_terminating
 from tessera.api.tessera.v1alpha1.modelservers import (
     API_VERSION,
     KIND,
     ModelServerStatus,
-    missing_rights,
-    observed,
     read_model_server,
     refused_status,
     server_status,
-    started_replicas,
     without_bad_wake,
 )
 from tessera.clients.kube import (
@@ -50,6 +48,12 @@ from tessera.controller.scaletozero import ZeroScaler
 from tessera.core.serving.annotations import IDLE
 from tessera.core.serving.modelserver import ModelServer
 from tessera.core.serving.render import render
+from tessera.core.serving.serverstatus import (
+    DeploymentProgress,
+    ObservedServer,
+    missing_rights,
+    started_replicas,
+)
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unsupported
 from tessera.log import defect, logger
 from tessera.loops import one_turn
@@ -99,6 +103,17 @@ class _AppliedObject(msgspec.Struct, frozen=True, kw_only=True):
     """Versions with another number of replicas than the fixed one, and when they were repaired, on the loop's clock."""
     absent: str = ""
     """UID of the server that neither needs nor has it: only this process would create one. Empty for none."""
+
+
+class _AppliedObjects(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of applying the objects of a server."""
+
+    problems: tuple[str, ...]
+    """Why objects are not as desired."""
+    unserved: str
+    """The one of these that is of the Deployment; empty for none."""
+    notes: tuple[str, ...]
+    """What was skipped, and why."""
 
 
 class ModelServers:
@@ -249,14 +264,14 @@ class ModelServers:
         # 2. Render the objects, and write those that differ.
         try:
             server, ignored = _server_of(custom_resource)
-            started = started_replicas(self._own_deployment(server))
+            started = started_replicas(self._progress(server))
             objects = render(server, f"{KIND} {name}", prometheus=self._prometheus, started=started)
         except InvalidInput as error:
             return refused_status(former, generation, "Invalid", str(error), self._now())
-        problems, notes, unserved = await self._apply_all(server, objects)
-        deployment = self._own_deployment(server)
+        applied = await self._apply_all(server, objects)
+        problems, notes = applied.problems, applied.notes
         # 3. Scale to zero or to one.
-        if server.scales_to_zero and deployment:
+        if server.scales_to_zero and (deployment := self._own_deployment(server)):
             try:
                 notes += await self._zero_scaler.step(server, deployment)
             except TesseraError as error:
@@ -264,25 +279,32 @@ class ModelServers:
         # 4. Report what was observed.
         if ignored:
             notes += (f"ignored: {ignored}",)
-        written = self._applied.get((DEPLOYMENTS, namespace, name), _AppliedObject())
-        observation = observed(deployment, problems, notes, unserved, generation=written.generation)
-        observation = msgspec.structs.replace(
-            observation, scales_to_zero=server.scales_to_zero, min_replicas=server.min_replicas
+        observed = ObservedServer(
+            deployment=self._progress(server),
+            scales_to_zero=server.scales_to_zero,
+            min_replicas=server.min_replicas,
+            problems=problems,
+            unserved=applied.unserved,
+            notes=notes,
         )
-        return server_status(former, generation, observation, self._now())
+        return server_status(former, generation, observed, self._now())
 
     def _own_deployment(self, server: ModelServer) -> Object:
         """Return the server's Deployment as last observed; an empty one where it has none."""
         deployment = self._stores[DEPLOYMENTS, server.namespace].objects.get((server.namespace, server.name), {})
         return deployment if _is_owned(deployment, server.uid) else {}
 
-    async def _apply_all(
-        self, server: ModelServer, objects: Iterable[Object]
-    ) -> tuple[tuple[str, ...], tuple[str, ...], str]:
-        """Create or update the objects; return what failed, what was skipped, and what failed of the Deployment.
+    def _progress(self, server: ModelServer) -> DeploymentProgress | None:
+        """Return how far the server's Deployment is; None where it has none. Its store may be behind the last write."""
+        deployment = self._own_deployment(server)
+        if not deployment:
+            return None
+        written = self._applied.get((DEPLOYMENTS, server.namespace, server.name), _AppliedObject())
+        progress = read_progress(deployment)
+        return msgspec.structs.replace(progress, generation=max(progress.generation, written.generation))
 
-        One failure does not stop the rest.
-        """
+    async def _apply_all(self, server: ModelServer, objects: Iterable[Object]) -> _AppliedObjects:
+        """Create or update the objects. One failure does not stop the rest."""
         problems, notes, desired, unserved = list[str](), list[str](), set[Kind](), ""
         for body in objects:
             kind = _KINDS[body["kind"]]
@@ -305,7 +327,7 @@ class ModelServers:
                 continue
             except TesseraError as error:
                 problems.append(_problem(server, error))
-        return tuple(problems), tuple(notes), unserved
+        return _AppliedObjects(problems=tuple(problems), unserved=unserved, notes=tuple(notes))
 
     async def _live(self, kind: Kind, server: ModelServer) -> Object | None:
         """Return the object with the server's name; an unwatched one is read from the API server.

@@ -13,7 +13,6 @@ from typing import Final
 import msgspec
 
 from tessera.api.kubernetes.metrics.values import read_desired_replicas
-from tessera.api.tessera.v1alpha1.modelservers import missing_rights
 from tessera.clients.kube import (
     DEPLOYMENTS,
     DESIRED_REPLICAS,
@@ -26,6 +25,7 @@ from tessera.clients.kube import (
 from tessera.core.serving.annotations import SERVER_LABEL
 from tessera.core.serving.autoscaling.scaletozero import ReplicasMetric, is_awake, step
 from tessera.core.serving.modelserver import ModelServer
+from tessera.core.serving.serverstatus import missing_rights
 from tessera.errors import Conflict, TesseraError
 from tessera.log import logger
 

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from builders.measuredservers import autoscaler, deployment, model_pod
-from tessera.api.kubernetes.modelpods import more_pods, read_bounds, read_deployment, read_pod
+from tessera.api.kubernetes.modelpods import more_pods, read_bounds, read_deployment, read_pod, read_progress
 from tessera.core.serving.autoscaling.serverfacts import HpaBounds, ModelDeployment, ModelPod
+from tessera.core.serving.serverstatus import DeploymentProgress
 from tessera.errors import InvalidInput
 
 WANT = ModelPod(
@@ -221,6 +222,29 @@ def test_whether_a_rollout_replaces_pods(case: str) -> None:
     assert read_deployment(each if status is None else {**each, "status": status}).rolling is want
 
 
+def test_how_far_a_deployment_is() -> None:
+    conditions = [
+        {"type": "ReplicaFailure", "status": "True", "message": "violates PodSecurity"},
+        {"type": "Progressing", "status": "False", "message": "timed out"},
+        {"type": "Available", "status": "False", "message": "too few"},
+    ]
+    counts = {"replicas": 3, "readyReplicas": 2, "updatedReplicas": 1, "observedGeneration": 4}
+    each = deployment(replicas=3)
+    each["metadata"]["generation"] = 5
+    assert read_progress({**each, "status": {**counts, "conditions": conditions}}) == DeploymentProgress(
+        desired=3,
+        replicas=3,
+        ready=2,
+        updated=1,
+        generation=5,
+        observed_generation=4,
+        failures=("violates PodSecurity", "timed out"),
+    )
+    assert read_progress(deployment()) == DeploymentProgress(desired=1)
+    with pytest.raises(InvalidInput, match="a Deployment"):
+        read_progress({"metadata": {"name": "llm"}})
+
+
 def test_a_deployment_that_may_be_scaled_to_zero() -> None:
     found = read_deployment(deployment(idle_seconds="600", wake="2026-11-26T09:00:00+01:00"))
     assert (found.idle_s, found.woken_s, found.trouble) == (600.0, 1_795_680_000.0, "")
@@ -282,10 +306,10 @@ def test_no_deployment() -> None:
 
 def test_bounds() -> None:
     assert read_bounds(autoscaler(min_replicas=2)) == HpaBounds(
-        name="llm", deployment="llm", min_replicas=2, max_replicas=5, decided=True
+        name="llm", deployment="llm", min_replicas=2, max_replicas=5, uses_tessera_replicas=True
     )
     assert read_bounds(autoscaler(min_replicas=None)) == HpaBounds(
-        name="llm", deployment="llm", min_replicas=1, max_replicas=5, decided=True
+        name="llm", deployment="llm", min_replicas=1, max_replicas=5, uses_tessera_replicas=True
     )
     assert read_bounds(autoscaler(metric="other")) == HpaBounds(
         name="llm", deployment="llm", min_replicas=1, max_replicas=5

@@ -10,7 +10,7 @@ from tessera.core.serving.metrics.counters import Unmeasured
 from tessera.core.serving.metrics.observed import ServerObservation
 from tessera.log import logger
 from tessera.measures import Measures
-from tessera.server.metrics.modelservers import ModelServerAutoscaler
+from tessera.server.metrics.autoscaling import ModelServerAutoscaler
 from tessera.server.metrics.published import MeasuredServer, publish
 
 pytestmark = pytest.mark.anyio
@@ -59,7 +59,7 @@ async def test_what_prometheus_gets() -> None:
 def test_a_namespace_of_very_many_servers_does_not_fill_prometheus_and_keeps_nobody_out() -> None:
     one = MeasuredServer(
         at_s=0.0,
-        facts=ServerFacts(replicas=1),
+        facts=ServerFacts(pods=1),
         observation=ServerObservation(pods={}, load=Unmeasured("scraped once")),
         decision=ScalingDecision(replicas=None, reason="scraped once"),
         decided_s=None,

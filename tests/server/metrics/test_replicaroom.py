@@ -24,7 +24,7 @@ from tessera.clients.kube import (
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.errors import TesseraError
 from tessera.log import logger
-from tessera.server.metrics.modelservers import ModelServerAutoscaler
+from tessera.server.metrics.autoscaling import ModelServerAutoscaler
 from tessera.server.metrics.replicaroom import ReplicaRoom
 
 pytestmark = pytest.mark.anyio

@@ -5,7 +5,7 @@ import pytest
 
 from tessera.sim.serving.compare import Comparison, compare
 from tessera.sim.serving.policies import POLICIES
-from tessera.sim.serving.replicas import Model
+from tessera.sim.serving.replicamodel import ReplicaModel
 from tessera.sim.serving.traces import Requests
 
 
@@ -18,4 +18,4 @@ def found() -> Comparison:
     kept = times < 3 * 3600
     count = int(kept.sum())
     requests = Requests(times[kept], rng.uniform(100, 2000, count), rng.uniform(20, 400, count))
-    return compare(requests, Model(), tuple(POLICIES), 16)
+    return compare(requests, ReplicaModel(), tuple(POLICIES), 16)

@@ -3,9 +3,9 @@
 import numpy as np
 
 from tessera.sim.serving.clairvoyant import clairvoyant
-from tessera.sim.serving.replicas import Model
+from tessera.sim.serving.replicamodel import ReplicaModel
 
-MODEL = Model()
+MODEL = ReplicaModel()
 
 
 def test_a_plan_has_the_fewest_replicas_of_each_step() -> None:

@@ -7,10 +7,10 @@ import numpy as np
 
 from tessera.sim.serving.compare import Comparison, compare, log_lines, rows
 from tessera.sim.serving.policies import POLICIES
-from tessera.sim.serving.replicas import Model
+from tessera.sim.serving.replicamodel import ReplicaModel
 from tessera.sim.serving.traces import Requests, read_requests
 
-MODEL = Model()
+MODEL = ReplicaModel()
 
 
 def test_each_policy_has_a_row_and_costs_more_than_the_plan(found: Comparison) -> None:
@@ -50,7 +50,7 @@ def test_a_published_day_costs_at_most_a_fifth_more_than_the_clairvoyant_plan_at
     requests = read_requests(
         TRACE.read_text().splitlines(), TRACE.name, column="deepseek_r1_rps", mean_rate=3.5, rng=rng
     )
-    (row,) = rows(compare(requests.first(86_400.0), Model(), ["tessera"], 16))
+    (row,) = rows(compare(requests.first(86_400.0), ReplicaModel(), ["tessera"], 16))
     assert row.replica_hours <= 1.2 * row.clairvoyant_replica_hours
     assert row.within_slo >= 0.99
     assert row.changes <= 100

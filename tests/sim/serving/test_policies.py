@@ -8,11 +8,11 @@ import pytest
 
 from tessera.sim.serving.compare import Comparison, compare, rows
 from tessera.sim.serving.policies import POLICIES
-from tessera.sim.serving.replicas import Model
+from tessera.sim.serving.replicamodel import ReplicaModel
 from tessera.sim.serving.run import ServingRun, run
 from tessera.sim.serving.traces import Requests
 
-MODEL = Model()
+MODEL = ReplicaModel()
 
 
 def test_with_an_idle_time_there_is_no_replica_between_bursts_and_no_request_is_lost() -> None:
@@ -20,7 +20,7 @@ def test_with_an_idle_time_there_is_no_replica_between_bursts_and_no_request_is_
     burst = np.arange(0.0, 600.0, 2.0)
     times = np.concatenate([burst, burst + 4 * 3600])
     requests = Requests(times, np.full(600, 500.0), np.full(600, 100.0))
-    idle = Model(idle_s=900.0)
+    idle = ReplicaModel(idle_s=900.0)
     stays, zero = (compare(requests, each, ["tessera"], 4).runs[0][1] for each in (MODEL, idle))
     assert [each.lost for each in (stays, zero)] == [0, 0]
     assert stays.within_slo == 1.0
@@ -37,14 +37,14 @@ def test_with_an_idle_time_there_is_no_replica_between_bursts_and_no_request_is_
 
 
 def test_an_idle_time_changes_nothing_while_requests_come(found: Comparison) -> None:
-    again = compare(found.requests, Model(idle_s=600.0), ["tessera"], 16).runs[0][1]
+    again = compare(found.requests, ReplicaModel(idle_s=600.0), ["tessera"], 16).runs[0][1]
     assert dict(found.runs)["tessera"] == again
 
 
 def test_a_spec_that_promises_more_slots_than_a_replica_has_costs_one_overload(found: Comparison) -> None:
     """The number in the spec counts until requests have waited for a minute; then come the replicas, for a while more
     than enough."""
-    outcomes = compare(found.requests, Model(spec_slots=256), ["in-flight", "tessera"], 16)
+    outcomes = compare(found.requests, ReplicaModel(spec_slots=256), ["in-flight", "tessera"], 16)
     plain, ours = rows(outcomes)
     assert plain.within_slo < 0.5
     assert ours.within_slo > 0.95
@@ -55,7 +55,7 @@ COLD_STARTS_S = (60.0, 120.0, 300.0, 600.0, 900.0)
 SERVICE_S, DRAIN_S, MOST = 4.0, 60.0, 100
 
 
-def evenly(*parts: tuple[float, float], model: Model, policy: str = "tessera", start: int = 1) -> ServingRun:
+def evenly(*parts: tuple[float, float], model: ReplicaModel, policy: str = "tessera", start: int = 1) -> ServingRun:
     """Return what becomes of so many requests a second for so many seconds, each of which takes 4 s."""
     begins = np.cumsum([0.0, *(seconds for _, seconds in parts)])
     times = np.concatenate(
@@ -67,7 +67,7 @@ def evenly(*parts: tuple[float, float], model: Model, policy: str = "tessera", s
 @pytest.mark.parametrize("cold_start_s", COLD_STARTS_S)
 def test_waking_at_a_constant_rate_takes_what_the_rate_and_its_queue_need(cold_start_s: float) -> None:
     """Two requests a second fill a replica; forecast and margin take two to four. A cold start's wait."""
-    woken = evenly((2.0, 5400.0), model=Model(cold_start_s=cold_start_s, idle_s=1200.0), start=0)
+    woken = evenly((2.0, 5400.0), model=ReplicaModel(cold_start_s=cold_start_s, idle_s=1200.0), start=0)
     queue = 2.0 * cold_start_s * SERVICE_S / DRAIN_S / 8
     assert max(each.desired for each in woken.log) <= 4 + math.ceil(queue)
     assert woken.log[-1].desired <= 3
@@ -75,7 +75,7 @@ def test_waking_at_a_constant_rate_takes_what_the_rate_and_its_queue_need(cold_s
 
 @pytest.mark.parametrize("cold_start_s", COLD_STARTS_S)
 def test_a_step_costs_no_more_than_a_plain_autoscaler_by_requests_in_flight(cold_start_s: float) -> None:
-    model = Model(cold_start_s=cold_start_s)
+    model = ReplicaModel(cold_start_s=cold_start_s)
     parts = (3.0, 3600.0), (9.0, 5400.0)
     ours, plain = (evenly(*parts, model=model, policy=each, start=3) for each in ("tessera", "in-flight"))
     assert ours.replica_hours <= plain.replica_hours
@@ -86,7 +86,8 @@ def test_a_step_costs_no_more_than_a_plain_autoscaler_by_requests_in_flight(cold
 def test_replicas_that_start_one_by_one_are_at_most_one_more_than_are_ready(cold_start_s: float) -> None:
     parts = (3.0, 1800.0), (12.0, 5400.0)
     free, serial = (
-        evenly(*parts, model=Model(one_by_one=each, cold_start_s=cold_start_s), start=3) for each in (False, True)
+        evenly(*parts, model=ReplicaModel(one_by_one=each, cold_start_s=cold_start_s), start=3)
+        for each in (False, True)
     )
     assert max(each.desired - each.ready for each in free.log) > 1
     added = [after for before, after in pairwise(serial.log) if after.desired > before.desired]

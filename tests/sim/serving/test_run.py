@@ -5,10 +5,10 @@ import pytest
 
 from tessera.core.serving.autoscaling.autoscaler import ReplicaProposal
 from tessera.core.serving.metrics.load import Load
-from tessera.sim.serving.replicas import Model, Replicas
+from tessera.sim.serving.replicamodel import ReplicaModel, Replicas
 from tessera.sim.serving.run import run
 
-MODEL = Model()
+MODEL = ReplicaModel()
 
 
 class Fixed:
@@ -39,5 +39,5 @@ def test_requests_without_a_replica_are_late_until_one_starts() -> None:
 
 def test_requests_that_are_cut_off_are_lost_and_late() -> None:
     times = np.array([0.0, 40.0])
-    found = run(times, np.array([100.0, 1.0]), Model(grace_s=10.0), Fixed(0), 1)
+    found = run(times, np.array([100.0, 1.0]), ReplicaModel(grace_s=10.0), Fixed(0), 1)
     assert (found.lost, found.within_slo) == (1, 0.0)

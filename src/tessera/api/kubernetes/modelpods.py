@@ -16,15 +16,16 @@ from tessera.core.serving.autoscaling.serverfacts import HpaBounds, ModelDeploym
 from tessera.core.serving.metrics.enginemetrics import ENGINE_METRICS
 from tessera.core.serving.metrics.metricnames import REPLICAS
 from tessera.core.serving.render import KIND
+from tessera.core.serving.serverstatus import DeploymentProgress
 from tessera.core.workload.tesseranames import API_VERSION
 from tessera.errors import InvalidInput, shown
 
 __all__ = [
-    "DeploymentStatus",
     "more_pods",
     "read_bounds",
     "read_deployment",
     "read_pod",
+    "read_progress",
     "read_woken",
 ]
 
@@ -78,6 +79,7 @@ class _Condition(msgspec.Struct, frozen=True, rename="camel"):
     type: str
     status: str
     reason: str | None = None
+    message: str | None = None
     last_transition_time: dt.datetime | None = None
 
 
@@ -117,24 +119,18 @@ class _DeploymentSpec(msgspec.Struct, frozen=True):
     replicas: int | None = None
 
 
-class DeploymentStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """How far a Deployment is, by its controller."""
-
+class _DeploymentStatus(msgspec.Struct, frozen=True, rename="camel"):
     observed_generation: int | None = None
     replicas: int = 0
     ready_replicas: int = 0
     updated_replicas: int = 0
-
-    def rolling(self, generation: int) -> bool:
-        """Return whether pods of an earlier template are there, or the controller has not observed this generation."""
-        observed = self.observed_generation
-        return (observed is not None and observed < generation) or self.updated_replicas < self.replicas
+    conditions: tuple[_Condition, ...] | None = None
 
 
 class _Deployment(msgspec.Struct, frozen=True):
     metadata: _Metadata
     spec: _DeploymentSpec
-    status: DeploymentStatus = DeploymentStatus()
+    status: _DeploymentStatus = _DeploymentStatus()
 
 
 class _Target(msgspec.Struct, frozen=True):
@@ -245,14 +241,14 @@ def read_deployment(deployment: Mapping[str, Any]) -> ModelDeployment:
         one_by_one = _boolean(annotations, ONE_BY_ONE)
     except InvalidInput as error:
         trouble = str(error)
-    replicas = 1 if found.spec.replicas is None else found.spec.replicas
+    progress = _progress(found)
     owner = next((each for each in found.metadata.owner_references or () if each.is_server), None)
     return ModelDeployment(
         name=found.metadata.name,
-        replicas=replicas,
+        replicas=progress.desired,
         slots=slots,
         revision=annotations.get(_REVISION, ""),
-        rolling=found.status.rolling(found.metadata.generation),
+        rolling=progress.rolling,
         cold_start_s=None if cold_start_s is None else float(cold_start_s),
         idle_s=None if idle_s is None else float(idle_s),
         woken_s=woken_s,
@@ -260,6 +256,31 @@ def read_deployment(deployment: Mapping[str, Any]) -> ModelDeployment:
         trouble=trouble,
         owner=owner.name if owner else "",
         owner_uid=owner.uid if owner else "",
+    )
+
+
+def read_progress(deployment: Mapping[str, Any]) -> DeploymentProgress:
+    """Return how far a Deployment is.
+
+    Raises:
+        InvalidInput: it does not have a Deployment's form.
+
+    """
+    return _progress(_convert(deployment, _Deployment, "Deployment"))
+
+
+def _progress(deployment: _Deployment) -> DeploymentProgress:
+    status = deployment.status
+    # Pods rejected by admission, Pod Security or a quota; and a rollout that does not complete.
+    failing = {("ReplicaFailure", "True"), ("Progressing", "False")}
+    return DeploymentProgress(
+        desired=1 if deployment.spec.replicas is None else deployment.spec.replicas,
+        replicas=status.replicas,
+        ready=status.ready_replicas,
+        updated=status.updated_replicas,
+        generation=deployment.metadata.generation,
+        observed_generation=status.observed_generation,
+        failures=tuple(e.message or "" for e in status.conditions or () if (e.type, e.status) in failing),
     )
 
 
@@ -300,7 +321,7 @@ def more_pods(deployment: Mapping[str, Any], count: int) -> tuple[dict[str, Any]
 
 
 def _sequences(containers: Sequence[_Container]) -> int | None:
-    """Return vLLM's `--max-num-seqs`, where it is written out; of several the last, as vLLM does."""
+    """Return vLLM's `--max-num-seqs` of a Deployment that Tessera did not render; of several the last, as vLLM does."""
     found = None
     for each in containers:
         words = [*(each.command or ()), *(each.args or ())]
@@ -348,7 +369,7 @@ def read_bounds(autoscaler: Mapping[str, Any]) -> HpaBounds | None:
         deployment=spec.scale_target_ref.name,
         min_replicas=min_replicas,
         max_replicas=spec.max_replicas,
-        decided=REPLICAS in names,
+        uses_tessera_replicas=REPLICAS in names,
     )
 
 

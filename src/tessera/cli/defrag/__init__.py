@@ -11,12 +11,11 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tessera._planning import read_documents
+from tessera._planning import read_documents, with_pods
 from tessera.api.documents import Document
 from tessera.api.kubernetes import workloads
 from tessera.api.kubernetes.evictable import read_evictable
 from tessera.api.tessera.cluster.clusters import as_fields
-from tessera.api.tessera.v1alpha1.modelservers import with_pods
 from tessera.cli.clusteraccess import ClusterSource, connected
 from tessera.cli.defrag.moving import MoveRunner, observe
 from tessera.cli.defrag.tables import parts

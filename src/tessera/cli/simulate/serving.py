@@ -19,15 +19,15 @@ from tessera.cli.printing import headed_table, print_document, trimmed, wide_con
 from tessera.cli.progress import progress_bar
 from tessera.errors import InvalidInput
 from tessera.sim.report import check_figures
-from tessera.sim.report.replicas import replica_figures
+from tessera.sim.report.replicafigures import replica_figures
 from tessera.sim.serving.compare import HEADER, Comparison, compare, log_lines, rows
 from tessera.sim.serving.policies import POLICIES
-from tessera.sim.serving.replicas import Model
+from tessera.sim.serving.replicamodel import ReplicaModel
 from tessera.sim.serving.traces import Requests, read_requests
 
 __all__ = ["simulate_serving"]
 
-_DEFAULTS = Model()
+_DEFAULTS = ReplicaModel()
 
 model_options = with_options(
     click.option(
@@ -159,7 +159,7 @@ def simulate_serving(
     requests = _read(trace, column, mean_rate, seed)
     requests = requests if hours is None else requests.first(hours * 3600)
     base_s, context_s, generated_s = options["service"]
-    model = Model(
+    model = ReplicaModel(
         slots=options["slots"],
         spec_slots=options["spec_slots"],
         base_s=base_s,

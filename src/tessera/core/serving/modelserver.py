@@ -294,6 +294,18 @@ class ModelServer(msgspec.Struct, frozen=True, kw_only=True):
         return self.min_replicas == 0
 
     @property
+    def isolation(self) -> Isolation | None:
+        """The isolation that the pods request; None for the default of its request's form.
+
+        A device requested by its exact name is exclusive, unless the name says that it is shared: an administrator
+        may offer shared devices under the names of whole ones.
+        """
+        gpu = self.spec.gpu
+        if gpu.isolation is not None or gpu.resource is None or gpu.resource.endswith(".shared"):
+            return gpu.isolation
+        return Isolation.HARDWARE
+
+    @property
     def model(self) -> str:
         """Name of the model, and of its folder below /models."""
         return self.spec.model.name or self.spec.model.cache or self.name

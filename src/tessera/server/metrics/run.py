@@ -15,7 +15,7 @@ from tessera.server.listening import HttpServer, listening
 from tessera.server.metrics.access import MetricsAccess
 from tessera.server.metrics.adaptermetrics import AdapterMetrics, RulesSource
 from tessera.server.metrics.app import MetricsApp
-from tessera.server.metrics.modelservers import ModelServerAutoscaler
+from tessera.server.metrics.autoscaling import ModelServerAutoscaler
 from tessera.server.metrics.requestqueues import RequestQueues
 from tessera.server.metrics.samples import PodSamples
 from tessera.server.metrics.servermetrics import ModelServerMetrics

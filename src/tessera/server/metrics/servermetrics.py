@@ -15,7 +15,7 @@ from tessera.core.serving.metrics.metricnames import IN_FLIGHT, QUEUE_TIME, QUEU
 from tessera.core.serving.metrics.observed import ServerObservation
 from tessera.core.serving.metrics.queuetime import Window
 from tessera.errors import Unavailable
-from tessera.server.metrics.modelservers import ModelServerAutoscaler
+from tessera.server.metrics.autoscaling import ModelServerAutoscaler
 from tessera.server.metrics.sources import MetricAbsent
 
 __all__ = ["ModelServerMetrics"]

@@ -15,7 +15,7 @@ from tessera.core.explain.fleetview import ModelServerHistory, ScalePoint
 from tessera.core.serving.autoscaling.autoscaler import AutoscalerState, ScaledServer, propose
 from tessera.core.serving.metrics.load import PASS_S, Load
 from tessera.core.workload.need import PodKey
-from tessera.sim.serving.replicas import Model, Replicas
+from tessera.sim.serving.replicamodel import ReplicaModel, Replicas
 
 __all__ = ["CASES", "Case", "EmbeddedWorkloads", "Serving"]
 
@@ -221,7 +221,7 @@ class _Server:
     def __init__(self, case: Case, rng: random.Random) -> None:
         assert case.serving is not None
         self._case, self._serving, self._rng = case, case.serving, rng
-        self._model = Model(slots=case.serving.slots, cold_start_s=60)
+        self._model = ReplicaModel(slots=case.serving.slots, cold_start_s=60)
         self._replicas = Replicas(self._model, 1)
         self._state = AutoscalerState()
         self._desired, self._arrived, self._now_s, self._next_s = 2, 0, 0.0, 0.0

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from tessera.sim.serving.replicas import Model, Replicas
+from tessera.sim.serving.replicamodel import ReplicaModel, Replicas
 from tessera.sim.serving.traces import Floats
 
 __all__ = ["ClairvoyantPlan", "clairvoyant"]
@@ -40,7 +40,7 @@ class ClairvoyantPlan(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.replicas[: max(1, round(_WARM_S / self.step_s))])
 
 
-def clairvoyant(arrival_s: Floats, service_s: Floats, model: Model, most: int) -> ClairvoyantPlan:
+def clairvoyant(arrival_s: Floats, service_s: Floats, model: ReplicaModel, most: int) -> ClairvoyantPlan:
     """Return the cheapest plan found that keeps 99 % of the requests within the objective.
 
     Args:
@@ -63,7 +63,7 @@ def clairvoyant(arrival_s: Floats, service_s: Floats, model: Model, most: int) -
     return best
 
 
-def _plan(arrival_s: Floats, service_s: Floats, model: Model, most: int, *, late: float) -> ClairvoyantPlan:
+def _plan(arrival_s: Floats, service_s: Floats, model: ReplicaModel, most: int, *, late: float) -> ClairvoyantPlan:
     span_s = float(arrival_s[-1])
     step_s = 60.0 if span_s <= _SHORT_S else 300.0
     edges = np.arange(0, max(span_s, 1.0) + step_s, step_s)  # one step at least, of a single request too

@@ -8,7 +8,7 @@ import msgspec
 
 from tessera.sim.serving.clairvoyant import ClairvoyantPlan, clairvoyant
 from tessera.sim.serving.policies import POLICIES
-from tessera.sim.serving.replicas import Model
+from tessera.sim.serving.replicamodel import ReplicaModel
 from tessera.sim.serving.run import ServingRun, run
 from tessera.sim.serving.traces import Requests
 
@@ -38,7 +38,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 def compare(
     requests: Requests,
-    model: Model,
+    model: ReplicaModel,
     policies: Sequence[str],
     most: int,
     report: Callable[[str, int, int], None] = lambda _step, _done, _total: None,

@@ -22,7 +22,7 @@ from tessera.core.serving.autoscaling.hpa import (
 from tessera.core.serving.autoscaling.hpabehavior import scaling_behavior
 from tessera.core.serving.autoscaling.scaletozero import IDLE_S, ReplicasMetric, step
 from tessera.core.serving.metrics.load import Load
-from tessera.sim.serving.replicas import Model, Replica, Replicas
+from tessera.sim.serving.replicamodel import Replica, ReplicaModel, Replicas
 from tessera.sim.serving.run import Scaler
 
 __all__ = ["POLICIES", "Policy", "in_flight"]
@@ -37,7 +37,7 @@ objective on each 24 h series of `scripts/bench serving`, which compares them.""
 _MILLI: Final = 1000
 
 
-class _Scaled:
+class _Hpa:
     """A HorizontalPodAutoscaler and what its controller remembers."""
 
     def __init__(self, max_replicas: int) -> None:
@@ -61,8 +61,8 @@ class _Scaled:
 class _Published:
     """`avg(delta(queue_us[30s]) / (1 + delta(count[30s])))` of the pods, kept at 50: Triton's Helm chart."""
 
-    def __init__(self, _model: Model, max_replicas: int) -> None:
-        self._hpa = _Scaled(max_replicas)
+    def __init__(self, _model: ReplicaModel, max_replicas: int) -> None:
+        self._hpa = _Hpa(max_replicas)
         self._former: list[dict[Replica, tuple[float, int]]] = []
 
     def propose(self, load: Load, replicas: Replicas) -> ReplicaProposal:
@@ -87,8 +87,8 @@ def _milli_us(now: tuple[float, int], before: tuple[float, int] | None) -> int |
 class _Waiting:
     """Waiting requests, five for each replica: vLLM production-stack's KEDA trigger."""
 
-    def __init__(self, _model: Model, max_replicas: int) -> None:
-        self._hpa = _Scaled(max_replicas)
+    def __init__(self, _model: ReplicaModel, max_replicas: int) -> None:
+        self._hpa = _Hpa(max_replicas)
 
     def propose(self, load: Load, replicas: Replicas) -> ReplicaProposal:
         waiting = replicas.waiting(load.at_s)
@@ -101,8 +101,8 @@ class _Waiting:
 class _InFlight:
     """Requests in flight, 90 % of the slots."""
 
-    def __init__(self, model: Model, max_replicas: int, part: float = _BUSY) -> None:
-        self._hpa = _Scaled(max_replicas)
+    def __init__(self, model: ReplicaModel, max_replicas: int, part: float = _BUSY) -> None:
+        self._hpa = _Hpa(max_replicas)
         self._target = int(part * model.declared_slots * _MILLI)
 
     def propose(self, load: Load, _replicas: Replicas) -> ReplicaProposal:
@@ -117,8 +117,8 @@ class _Tessera:
     Where replicas may be idle, the step between none and one is Tessera's controller's, as in a cluster.
     """
 
-    def __init__(self, model: Model, max_replicas: int) -> None:
-        self._hpa = _Scaled(max_replicas)
+    def __init__(self, model: ReplicaModel, max_replicas: int) -> None:
+        self._hpa = _Hpa(max_replicas)
         self._behavior = scaling_behavior("tessera", one_by_one=model.one_by_one)
         self._server = ScaledServer(
             slots=model.declared_slots,
@@ -145,7 +145,7 @@ class _Tessera:
         return ReplicaProposal(self._hpa.decide(proposed, load, self._behavior), found.reason)
 
 
-Policy = Callable[[Model, int], Scaler]
+Policy = Callable[[ReplicaModel, int], Scaler]
 POLICIES: Final[Mapping[str, Policy]] = {
     "published": _Published,
     "waiting": _Waiting,

@@ -7,7 +7,7 @@ import msgspec
 
 from tessera.core.serving.autoscaling.autoscaler import ReplicaProposal
 from tessera.core.serving.metrics.load import PASS_S, Load
-from tessera.sim.serving.replicas import Model, Replicas
+from tessera.sim.serving.replicamodel import ReplicaModel, Replicas
 from tessera.sim.serving.traces import Floats
 
 __all__ = ["ReplicaChange", "Scaler", "ServingRun", "run"]
@@ -50,7 +50,7 @@ class ServingRun(msgspec.Struct, frozen=True, kw_only=True):
 def run(
     arrival_s: Floats,
     service_s: Floats,
-    model: Model,
+    model: ReplicaModel,
     scaler: Scaler,
     start: int,
     report: Callable[[int], None] = lambda _: None,

@@ -4,10 +4,9 @@ import random
 
 import msgspec
 
-from tessera.core.serving.autoscaling.decisions import ScalingDecision
+from builders.serverfacts import server_facts
+from tessera.core.serving.autoscaling.decisions import ScalingDecision, ScalingState, decide_replicas
 from tessera.core.serving.autoscaling.recordedpass import RecordedPass, replay
-from tessera.core.serving.autoscaling.replicas import ScalingState, decide_replicas
-from tessera.core.serving.autoscaling.serverfacts import ServerFacts
 from tessera.core.serving.metrics.counters import Unmeasured
 from tessera.core.serving.metrics.load import Load
 
@@ -20,9 +19,7 @@ def test_what_is_decided_from_the_log_is_what_was_decided() -> None:
     for number in range(480):
         at_s = 1e9 + 15.0 * number + draw.random()
         arrived += draw.randrange(60)
-        facts = ServerFacts(
-            replicas=replicas, max_replicas=9, slots=8, started_s=(61.7, 80.1), room=draw.choice((None, 0, 3))
-        )
+        facts = server_facts(replicas=replicas, max_replicas=9, started_s=(61.7, 80.1), room=draw.choice((None, 0, 3)))
         load: Load | Unmeasured = Load(
             at_s=at_s,
             arrived=arrived,
@@ -43,5 +40,5 @@ def test_what_is_decided_from_the_log_is_what_was_decided() -> None:
 
 
 def test_a_pass_without_its_input_decides_nothing() -> None:
-    (decision,) = replay([RecordedPass(at_s=0.0, facts=ServerFacts(replicas=1, max_replicas=2, slots=8))])
+    (decision,) = replay([RecordedPass(at_s=0.0, facts=server_facts())])
     assert (decision.replicas, decision.reason) == (None, "not recorded; the replicas do not change")

@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.core.serving.autoscaling.scaletozero import IDLE_S
 from tessera.core.serving.autoscaling.serverfacts import (
     HpaBounds,
     ModelDeployment,
@@ -28,7 +27,7 @@ POD = ModelPod(
     cold_start_s=90.0,
 )
 UNREADY = msgspec.structs.replace(POD, ready=False, cold_start_s=None)
-DEPLOYMENT = ModelDeployment(name="llm", replicas=3, slots=8, revision="2", cold_start_s=None, trouble="")
+DEPLOYMENT = ModelDeployment(name="llm", replicas=5, slots=8, revision="2", cold_start_s=None, trouble="")
 BOUNDS = HpaBounds(name="llm", deployment="llm", min_replicas=2, max_replicas=5)
 
 
@@ -53,9 +52,9 @@ def test_its_model_servers_own_deployment_counts_else_the_first_by_name(
 
 
 def test_of_several_autoscalers_one_that_uses_the_decision_counts_else_the_first_by_name() -> None:
-    several = [msgspec.structs.replace(BOUNDS, name=name, decided=False) for name in ("b", "a", "c")]
+    several = [msgspec.structs.replace(BOUNDS, name=name, uses_tessera_replicas=False) for name in ("b", "a", "c")]
     assert {bounds_of(each).name for each in permutations(several)} == {"a"}
-    several[2] = msgspec.structs.replace(several[2], decided=True)
+    several[2] = msgspec.structs.replace(several[2], uses_tessera_replicas=True)
     assert {bounds_of(each).name for each in permutations(several)} == {"c"}
 
 
@@ -74,41 +73,21 @@ def test_a_start_in_no_time_is_of_clocks_that_differ() -> None:
     assert start_times({}, {"a": msgspec.structs.replace(POD, cold_start_s=0.0)}) == {}
 
 
-def facts(of: ModelDeployment | None, bounds: HpaBounds | None, *pods: ModelPod) -> ServerFacts:
-    return server_facts(of, bounds, pods, started_s=[90.0] * bool(pods), pending=4.0)
-
-
 def test_without_a_deployment_its_pods_are_its_replicas() -> None:
-    unschedulable = msgspec.structs.replace(UNREADY, unschedulable=True)
-    assert facts(None, None, POD, POD, unschedulable) == ServerFacts(replicas=3, ready=2, unschedulable=1)
+    pods = POD, POD, msgspec.structs.replace(UNREADY, unschedulable=True)
+    found = server_facts(None, None, pods, started_s=[], pending_requests=4.0)
+    assert (found.replicas, found.ready, found.unschedulable, found.pending_requests) == (3, 2, 1, 4.0)
+    assert (found.min_replicas, found.uses_decision) == (1, False)
+    assert server_facts(DEPLOYMENT, None, pods, started_s=[90.0], pending_requests=None).replicas == 5
 
 
-def test_all_that_is_known() -> None:
-    of = msgspec.structs.replace(DEPLOYMENT, rolling=True, cold_start_s=60.0, woken_s=5.0, trouble="no")
-    assert facts(of, BOUNDS, POD, UNREADY) == ServerFacts(
-        deployment="llm",
-        replicas=3,
-        ready=1,
-        min_replicas=2,
-        max_replicas=5,
-        woken_s=5.0,
-        pending_requests=4.0,
-        slots=8,
-        revision="2",
-        rolling=True,
-        cold_start_s=60.0,
-        trouble="no",
-        started_s=(90.0,),
-    )
-
-
-DECIDES: dict[str, tuple[dict[str, Any], dict[str, Any] | None, tuple[int, int | None, bool, float]]] = {
-    "no autoscaler": ({}, None, (1, None, False, IDLE_S)),
-    "one that scales by something else": ({}, {}, (2, 5, False, IDLE_S)),
-    "one that asks Tessera": ({}, {"decided": True}, (2, 5, True, IDLE_S)),
-    "one that scales to zero": ({}, {"decided": True, "min_replicas": 0}, (0, 5, True, IDLE_S)),
-    "Tessera scales to zero": ({"idle_s": 600.0}, {}, (0, 5, True, 600.0)),
-    "an idle time without an autoscaler": ({"idle_s": 600.0}, None, (0, None, False, 600.0)),
+DECIDES: dict[str, tuple[dict[str, Any], dict[str, Any] | None, tuple[int, bool]]] = {
+    "no autoscaler": ({}, None, (1, False)),
+    "one that scales by something else": ({}, {}, (2, False)),
+    "one that asks Tessera": ({}, {"uses_tessera_replicas": True}, (2, True)),
+    "one that scales to zero": ({}, {"uses_tessera_replicas": True, "min_replicas": 0}, (0, True)),
+    "Tessera scales to zero": ({"idle_s": 600.0}, {}, (0, True)),
+    "an idle time without an autoscaler": ({"idle_s": 600.0}, None, (0, False)),
 }
 
 
@@ -116,5 +95,5 @@ DECIDES: dict[str, tuple[dict[str, Any], dict[str, Any] | None, tuple[int, int |
 def test_the_bounds_and_whether_the_decision_is_used(case: str) -> None:
     written, bounds, want = DECIDES[case]
     of = msgspec.structs.replace(DEPLOYMENT, **written)
-    found = facts(of, None if bounds is None else msgspec.structs.replace(BOUNDS, **bounds))
-    assert (found.min_replicas, found.max_replicas, found.decided, found.idle_s) == want
+    found = ServerFacts(deployment=of, bounds=None if bounds is None else msgspec.structs.replace(BOUNDS, **bounds))
+    assert (found.min_replicas, found.uses_decision) == want

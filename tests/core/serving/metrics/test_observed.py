@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders.serverfacts import server_facts
+from tessera.core.serving.autoscaling.decisions import ScalingState, decide_replicas
 from tessera.core.serving.autoscaling.hpa import HpaHistory, ReplicaBounds, advance, average_metric
 from tessera.core.serving.autoscaling.hpabehavior import scaling_behavior
-from tessera.core.serving.autoscaling.replicas import ScalingState, decide_replicas
-from tessera.core.serving.autoscaling.serverfacts import ServerFacts
 from tessera.core.serving.metrics.counters import Counters, Unmeasured
 from tessera.core.serving.metrics.load import Load
 from tessera.core.serving.metrics.observed import ServerObservation, ServerState, observe
@@ -236,9 +236,7 @@ def test_pods_whose_probes_fail_are_scaled_alike_whatever_the_least(ready: set[s
             now_ready = ready if number > 40 else {"a", "b"}
             pods = {name: sample(15.0 * number, 40.0 * number, in_flight=30) for name in "ab"}
             known, observation = observe(known, pods, at_s=15.0 * number, replicas=2, ready=now_ready)
-            facts = ServerFacts(
-                replicas=2, ready=len(now_ready), min_replicas=min_replicas, max_replicas=10, slots=8, decided=True
-            )
+            facts = server_facts(replicas=2, ready=len(now_ready), min_replicas=min_replicas, max_replicas=10)
             scaling, decision = decide_replicas(scaling, facts, observation.load, 15.0 * number)
             found.append(decision.replicas)
             if number > 40:
@@ -533,7 +531,7 @@ def test_one_pass_of_an_absurd_gauge_in_one_pod_of_many_adds_one_replica(
     pods: int, ended: int, in_flight: int, wrong: tuple[float, float]
 ) -> None:
     """While none wait in the others, so that a replica is known to serve as many as its spec says."""
-    facts = ServerFacts(deployment="llm", replicas=pods, ready=pods, max_replicas=500, decided=True, slots=8)
+    facts = server_facts(replicas=pods, ready=pods, max_replicas=500)
 
     def max_replicas(absurd: int) -> int:
         state, scaling, decided = ServerState(), ScalingState(), list[int]()
@@ -579,9 +577,7 @@ def replicas_after_an_absurd_gauge(pods: int, service_s: float) -> list[int]:
             for name, count in ended.items()
         }
         state, observation = observe(state, samples, at_s=now_s, replicas=replicas, ready=samples.keys())
-        facts = ServerFacts(
-            deployment="llm", replicas=replicas, ready=len(ready), max_replicas=100, decided=True, slots=8
-        )
+        facts = server_facts(replicas=replicas, ready=len(ready), max_replicas=100)
         scaling, decision = decide_replicas(scaling, facts, observation.load, now_s)
         if decision.replicas is not None:
             proposed = average_metric(1000 * decision.replicas, 1000, replicas=replicas)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from builders.rendered import VLLM, container, rendered
-from tessera.core.serving.render.vllmprogram import START, START_SIZED
+from tessera.core.serving.render.vllmprogram import START, START_ALONE, START_SIZED
 
 NEED = {"memoryGiB": 20}
 
@@ -83,6 +83,10 @@ def test_memory_is_kept_for_the_batch_of_the_users_args(case: str) -> None:
 
 
 def test_the_memory_of_vllm_is_the_users_where_the_user_says_it() -> None:
-    assert container(VLLM)["command"] == ["python3", "-c", START, "64", "2048"]
+    assert container(VLLM)["command"] == ["python3", "-c", START_ALONE]
+    assert container(VLLM | {"gpu": NEED | {"isolation": "hardware"}})["command"] == ["python3", "-c", START_ALONE]
+    assert container(VLLM | {"gpu": NEED})["command"] == ["python3", "-c", START, "256", "2048"]
+    shared = {"resource": "nvidia.com/mig-1g.10gb.shared"}
+    assert container(VLLM | {"gpu": shared})["command"] == ["python3", "-c", START, "64", "2048"]
     assert container(VLLM | {"args": ["--gpu-memory-utilization=0.4"]})["command"] == ["python3", "-c", START_SIZED]
     assert container(VLLM | {"command": ["/serve"]})["command"] == ["/serve"]

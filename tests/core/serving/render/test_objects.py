@@ -1,14 +1,13 @@
-"""The objects beside the pods: services, budgets, monitors, autoscalers, Jobs."""
+"""The objects beside the pods: services, budgets, monitors, autoscalers."""
 
 from typing import Any
 
 import pytest
 
-from builders.modelservers import server
 from builders.rendered import VLLM, pod_template, rendered
 from tessera.core.serving.annotations import SERVER_LABEL
 from tessera.core.serving.autoscaling.hpa import Behavior, HpaHistory, ReplicaBounds, advance
-from tessera.core.serving.render import StartedReplicas, job
+from tessera.core.serving.render import StartedReplicas
 from tessera.errors import InvalidInput
 
 NEED = {"memoryGiB": 20}
@@ -61,7 +60,7 @@ def test_the_number_of_replicas_is_fixed_or_the_autoscalers() -> None:
     assert (fixed["Deployment"]["spec"]["replicas"], "HorizontalPodAutoscaler" in fixed) == (3, False)
     scaled = rendered({"replicas": {"min": 1, "max": 7}})
     assert scaled["Deployment"]["metadata"]["annotations"] == {"serving.tessera.dev/slots": "8"}
-    assert "annotations" not in rendered({"autoscaling": {}})["Deployment"]["metadata"]
+    assert "annotations" not in rendered({"autoscaling": {}})["Deployment"]["metadata"], "Triton's are unknown"
     assert "replicas" not in scaled["Deployment"]["spec"]
     found = scaled["HorizontalPodAutoscaler"]["spec"]
     assert (found["minReplicas"], found["maxReplicas"]) == (1, 7)
@@ -96,6 +95,20 @@ def test_up_to_three_replicas_are_replaced_by_ready_ones(replicas: dict[str, int
     """Kubernetes rounds down: a quarter of three is none."""
     strategy = rendered({"replicas": replicas})["Deployment"]["spec"]["strategy"]
     assert strategy["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": "25%"}
+
+
+SLOTS: dict[str, tuple[dict[str, Any], str]] = {
+    "by the part of a GPU": ({}, "256"),
+    "by an option": ({"args": ["--max_num_seqs", "7"]}, "7"),
+    "by the field": ({"args": ["--max-num-seqs=7"], "autoscaling": {"slots": 4}}, "4"),
+}
+
+
+@pytest.mark.parametrize("case", SLOTS)
+def test_the_deployment_says_how_many_requests_a_replica_of_vllm_serves(case: str) -> None:
+    spec, want = SLOTS[case]
+    deployment = rendered(VLLM | {"gpu": NEED, "autoscaling": {}} | spec)["Deployment"]
+    assert deployment["metadata"]["annotations"] == {"serving.tessera.dev/slots": want}
 
 
 PLUGIN = {"resource": "nvidia.com/gpu.shared"}
@@ -211,18 +224,3 @@ def test_keda_asks_the_prometheus_of_the_installation() -> None:
     with pytest.raises(InvalidInput, match="KEDA's query would count servers of this name in all namespaces"):
         rendered(KEDA, prometheus="http://prometheus:9090")
     assert caught.value.subject == "server: spec.autoscaling.autoscaler"
-
-
-def test_a_job_has_the_servers_model_and_gpu_and_is_not_found_by_its_service() -> None:
-    found = job(server(VLLM | {"gpu": ALONE}), ("python3", "run.py"), parallelism=4, completions=60)
-    assert (found["kind"], found["spec"]["parallelism"], found["spec"]["completions"]) == ("Job", 4, 60)
-    template = found["spec"]["template"]
-    (one,) = template["spec"]["containers"]
-    assert one["command"] == ["python3", "run.py"]
-    assert (
-        one["resources"]["limits"].items() >= {"tessera.dev/gpu-memory": "20", "models.tessera.dev/llama": "1"}.items()
-    )
-    assert not {"args", "ports", "readinessProbe", "lifecycle"} & one.keys()
-    assert SERVER_LABEL not in template["metadata"]["labels"]
-    assert template["spec"]["restartPolicy"] == "Never"
-    assert "command" not in job(server(), (), parallelism=1, completions=1)["spec"]["template"]["spec"]["containers"][0]

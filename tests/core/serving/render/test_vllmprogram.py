@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from builders.rendered import VLLM, pod_template
-from tessera.core.serving.render.vllmprogram import START
+from tessera.core.serving.render.vllmprogram import START, START_ALONE, START_SIZED
 
 NEED = {"memoryGiB": 20}
 TEMPLATES: dict[str, tuple[dict[str, Any], str]] = {
-    "vllm": ({"gpu": NEED, **VLLM}, "a51c71ed55ea82c1"),
+    "vllm": ({"gpu": NEED, **VLLM}, "cf888cdb00be2cda"),
+    "vllm on a device of its own": ({"gpu": NEED | {"isolation": "hardware"}, **VLLM}, "095bd859baaf013b"),
     "vllm with a size": ({**VLLM, "args": ["--gpu-memory-utilization=0.4"]}, "12582794548f7d47"),
     "triton": ({"gpu": NEED}, "b43093c21f6b8b5f"),
 }
@@ -26,4 +27,9 @@ def test_the_template_of_pods_changes_only_where_that_is_meant(case: str) -> Non
 
 def test_the_program_is_what_runs_alone() -> None:
     for each in ("Args:", "Source:", "# ", "tessera.core", "->", "__all__"):
-        assert each not in START
+        assert [program for program in (START, START_ALONE, START_SIZED) if each in program] == []
+
+
+def test_on_a_device_of_its_own_the_program_is_short() -> None:
+    assert len(START_ALONE.splitlines()) <= 25
+    assert "batch_bytes" not in START_ALONE

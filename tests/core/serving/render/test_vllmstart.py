@@ -18,7 +18,7 @@ from builders.modelconfigs import DEEPSEEK_V2_LITE, GEMMA, LLAMA_8B, QWEN3_235B,
 from tessera.api import documents
 from tessera.api.huggingface.modelconfigs import read_config
 from tessera.cli.size import size
-from tessera.core.serving.render.vllmprogram import START, START_SIZED
+from tessera.core.serving.render.vllmprogram import START, START_ALONE, START_SIZED
 from tessera.core.serving.render.vllmstart import CONFIG, INDEX, memory_options
 from tessera.core.serving.sizing import Batch, overhead_bytes
 from tessera.errors import InvalidInput
@@ -93,6 +93,20 @@ def test_vllm_takes_the_memory_that_the_container_was_given(case: str, tmp_path:
     assert done.options.startswith(f"serve {tmp_path} --port=8000 --gpu-memory-utilization="), done.error
     assert float(done.options.split("utilization=")[1].split()[0]) == float(want)
     assert [each >> 20 for each in done.cache_bytes] == ([] if cache is None else [cache])
+
+
+@pytest.mark.parametrize("case", [case for case, (given, *_) in MEMORY.items() if "mps" not in given.get("mode", "")])
+def test_on_a_device_of_its_own_the_short_program_does_the_same(case: str, tmp_path: Path) -> None:
+    given, total, free, *_ = MEMORY[case]
+    (tmp_path / "long").mkdir()
+    (tmp_path / "short").mkdir()
+    long, short = (
+        start(tmp_path / "long", given, total, free),
+        start(tmp_path / "short", given, total, free, START_ALONE),
+    )
+    assert short.options.replace("short", "long") == long.options != ""
+    full = start(files(tmp_path, {}), given, total, 100, START_ALONE)
+    assert (full.code, "too little for vLLM" in full.error) == (1, True)
 
 
 SHARE, TOTAL, FREE = {"mode": "mps", "allocated": 24576}, 81920, 60000
@@ -235,7 +249,7 @@ def test_what_cannot_start_says_why(case: str, tmp_path: Path) -> None:
     assert options_of(tmp_path, (70 << 30, 80 << 30), {}) == ["--gpu-memory-utilization=0.8718"]
 
 
-@pytest.mark.parametrize("arguments", [(START, "256", "2048"), (START_SIZED,)])
+@pytest.mark.parametrize("arguments", [(START, "256", "2048"), (START_ALONE,), (START_SIZED,)])
 def test_vllm_loads_what_renews_its_connections(arguments: tuple[str, ...], tmp_path: Path) -> None:
     done = start(files(tmp_path, {}), {}, TOTAL, FREE, *arguments)
     serve, loaded = done.options.splitlines()

@@ -439,7 +439,7 @@ KINDS = (
         counted="`resource.count` with `inference.template`; a preset names no GPUs",
     ),
     WorkloadKind(
-        # `api.tessera.v1alpha1.modelservers.with_pods` writes the template of the controller's Deployment into it.
+        # `_planning.with_pods` writes the template of the controller's Deployment into it.
         group="tessera.dev",
         names=("ModelServer",),
         parts=(

@@ -5,26 +5,23 @@ The spec is `core.serving.modelserver`'s; see docs/model-server.md.
 
 import datetime as dt
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
 import msgspec
 
-from tessera.api import documents
-from tessera.api.documents import Document
-from tessera.api.fields import Field, in_place, refused_form
+from tessera.api.fields import in_place, refused_form
 from tessera.api.kubernetes.conditions import Conditions, Finding, settled
-from tessera.api.kubernetes.modelpods import DeploymentStatus, read_woken
+from tessera.api.kubernetes.modelpods import read_woken
 from tessera.api.tessera.v1alpha1.gpupolicies import ValidationRule
 from tessera.api.tessera.v1alpha1.objects import API_VERSION, Tally, subject_of
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import GPU_RESOURCE
 from tessera.core.serving import modelserver as core
 from tessera.core.serving.annotations import WAKE
-from tessera.core.serving.render import KIND, StartedReplicas
-from tessera.core.serving.render.engines import program
-from tessera.core.serving.render.pods import pod_template
+from tessera.core.serving.render import KIND
+from tessera.core.serving.serverstatus import ObservedServer, StatusFinding, desired_replicas, status_findings
 from tessera.errors import InvalidInput, shown
 
 __all__ = [
@@ -32,14 +29,9 @@ __all__ = [
     "KIND",
     "RULES",
     "ModelServerStatus",
-    "ObservedServer",
-    "missing_rights",
-    "observed",
     "read_model_server",
     "refused_status",
     "server_status",
-    "started_replicas",
-    "with_pods",
     "without_bad_wake",
 ]
 
@@ -112,12 +104,6 @@ RULES: Final[Mapping[type[msgspec.Struct], tuple[ValidationRule, ...]]] = {
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
 """A Service's name, short enough for those of its pods. Source: kubernetes `pkg/apis/core/validation` (DNS-1035)."""
-
-
-_ACCOUNT = re.compile(r"system:serviceaccount:([-a-z0-9]{1,63}):([-a-z0-9.]{1,253})")
-"""The user in the API server's message about a forbidden request."""
-_ROLE: Final = "tessera-model-servers"
-"""The chart's ClusterRole and, by convention, the RoleBindings of it."""
 
 
 class ModelServerStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -253,178 +239,17 @@ def _check(spec: core.ModelServerSpec, subject: str) -> None:
         in_place(f"{subject}: spec.gpu.models", partial(model, product))
 
 
-def with_pods(manifests: Iterable[Document]) -> tuple[Document, ...]:
-    """Return manifests in which each ModelServer has `spec.template`, the pods that the controller would create.
-
-    Raises:
-        InvalidInput: a ModelServer that the controller would reject.
-
-    """
-    return tuple(_completed(each) for each in manifests)
-
-
-def _completed(document: Document) -> Document:
-    whole = Field(document, document.data)
-    if not isinstance(document.data, dict):
-        return document
-    items = whole.get("items")
-    if isinstance(items.value, list):
-        data: documents.Plain = {**document.data, "items": [_with_template(each) for each in items.elements()]}
-        changed = any(_is_server(each) for each in items.elements())
-    else:
-        data, changed = _with_template(whole), _is_server(whole)
-    # What was made has no line of its own; errors about it name the document's first.
-    return msgspec.structs.replace(document, data=data, text="") if changed else document
-
-
-def _is_server(field: Field) -> bool:
-    each = field.value
-    return isinstance(each, dict) and each.get("kind") == KIND and each.get("apiVersion") == API_VERSION
-
-
-def _with_template(field: Field) -> documents.Plain:
-    if not _is_server(field):
-        return field.value
-    each, source = field.mapping(), field.place
-    server = read_model_server(each, source)
-    template = pod_template(server, program(server, f"{source}: {KIND} {server.name}"))
-    replicas: documents.Plain = {"min": server.min_replicas, "max": server.max_replicas}
-    return {**each, "spec": {"replicas": replicas, "template": template}}
-
-
-class _DeploymentCondition(msgspec.Struct, frozen=True):
-    type: str
-    status: str
-    message: str = ""
-
-
-class _DeploymentStatus(DeploymentStatus, frozen=True, rename="camel"):
-    conditions: tuple[_DeploymentCondition, ...] = ()
-
-
-class _DeploymentSpec(msgspec.Struct, frozen=True):
-    replicas: int = 1
-
-
-class _DeploymentMetadata(msgspec.Struct, frozen=True):
-    generation: int = 0
-
-
-class _Deployment(msgspec.Struct, frozen=True):
-    metadata: _DeploymentMetadata = _DeploymentMetadata()
-    spec: _DeploymentSpec = _DeploymentSpec()
-    status: _DeploymentStatus = _DeploymentStatus()
-
-
-class ObservedServer(msgspec.Struct, frozen=True, kw_only=True):
-    """The observation of a valid server in the cluster."""
-
-    replicas: int = 0
-    ready: int = 0
-    desired: int = 0
-    updated: int = 0
-    """Replicas of the present spec."""
-    rolling: bool = False
-    """Whether others are there, or the Deployment controller has not observed the present spec."""
-    scales_to_zero: bool = False
-    """Whether it may scale to zero."""
-    min_replicas: int = 0
-    """Fewest of its spec; of those that start one by one fewer are desired at first."""
-    problems: tuple[str, ...] = ()
-    """Why objects are not as desired, each in a sentence without full stop."""
-    unserved: str = ""
-    """Why its Deployment is not as desired, so that ready replicas, if any, are not those of the spec."""
-    notes: tuple[str, ...] = ()
-    """What was skipped, and why."""
-
-
-def observed(
-    deployment: Mapping[str, Any],
-    problems: tuple[str, ...],
-    notes: tuple[str, ...],
-    unserved: str = "",
-    *,
-    generation: int = 0,
-) -> ObservedServer:
-    """Return the observation of a server.
-
-    Args:
-        deployment: its Deployment; empty for none.
-        problems: why objects are not as desired.
-        notes: what was left out, and why.
-        unserved: the one of the problems that is of the Deployment; empty for none.
-        generation: of the Deployment as it was last written, which may be later than this one.
-
-    """
-    found = msgspec.convert(deployment, _Deployment)
-    # Pods rejected by admission, Pod Security or a quota; and a rollout that does not complete.
-    failing = {("ReplicaFailure", "True"), ("Progressing", "False")}
-    failed = tuple(f"Deployment: {e.message}" for e in found.status.conditions if (e.type, e.status) in failing)
-    if not deployment:
-        unserved = unserved or "it has no Deployment yet"
-    desired = found.spec.replicas if deployment else 0
-    generation = max(generation, found.metadata.generation)
-    unseen = (found.status.observed_generation or 0) < generation
-    return ObservedServer(
-        replicas=found.status.replicas,
-        ready=found.status.ready_replicas,
-        desired=desired,
-        updated=0 if unseen else found.status.updated_replicas,
-        rolling=desired > 0 and found.status.rolling(generation),
-        problems=(*problems, *failed),
-        unserved=unserved or "; ".join(failed),
-        notes=notes,
-    )
-
-
-def started_replicas(deployment: Mapping[str, Any]) -> StartedReplicas:
-    """Return how far the replicas of a Deployment are; an empty one stands for none.
-
-    A rollout starts pods of its own, and those of before may still be ready: none counts as ready then.
-    """
-    if not deployment:
-        return StartedReplicas(0, 0)
-    found = msgspec.convert(deployment, _Deployment)
-    rolling = found.status.rolling(found.metadata.generation)
-    return StartedReplicas(found.spec.replicas, 0 if rolling else found.status.ready_replicas)
-
-
 def server_status(
     former: ModelServerStatus, generation: int, observed: ObservedServer, now: dt.datetime
 ) -> ModelServerStatus:
     """Return the status of a valid server; the same observation gives the same status."""
-    desired = max(observed.desired, observed.min_replicas) if observed.desired else 0
-    message = "; ".join(observed.problems or observed.notes or ("all objects are as desired",))
-    applied = (
-        Finding("Applied", "False", "Failed", message)
-        if observed.problems
-        else Finding("Applied", "True", "Done", message)
-    )
-    serving = f"{observed.ready} of {desired} replicas serve"
-    if observed.scales_to_zero and not desired:
-        serving = "idle, so no replica serves and requests are refused; `tessera wake` starts one"
-    if observed.unserved:
-        serving = f"{observed.ready} of {desired} replicas serve, not as specified: {observed.unserved}"
-        ready = Finding("Ready", "False", "DeploymentNotApplied", serving)
-    elif observed.rolling:
-        rolled = f"{min(observed.updated, desired)} of {desired} replicas are of the present spec"
-        hint = "`tessera explain pod` shows why one is pending, `kubectl describe pod` why one does not start"
-        ready = Finding("Ready", "False", "RollingOut", f"{rolled}, {observed.ready} serve; {hint}")
-    elif not desired and not observed.scales_to_zero:
-        cause = "its Deployment was scaled to zero by hand, and its autoscaler does not change that"
-        hint = "`kubectl scale deployment --replicas=1` of its name starts one"
-        ready = Finding("Ready", "False", "ScaledToZeroByHand", f"{cause}: {hint}")
-    elif observed.ready >= desired:
-        ready = Finding("Ready", "True", "Serving" if desired else "ScaledToZero", serving)
-    else:
-        ready = Finding("Ready", "False", "Starting", f"{serving}; `tessera explain pod` shows why one is pending")
-    conditions = (Finding("Accepted", "True", "Valid", "the spec is valid"), applied, ready)
+    deployment, conditions = observed.deployment, status_findings(observed)
     return ModelServerStatus(
         observed_generation=generation,
-        replicas=observed.replicas,
-        ready_replicas=observed.ready,
-        desired_replicas=desired,
-        conditions=settled(former.conditions, map(_shortened, conditions), now, generation=generation),
+        replicas=0 if deployment is None else deployment.replicas,
+        ready_replicas=0 if deployment is None else deployment.ready,
+        desired_replicas=desired_replicas(observed),
+        conditions=settled(former.conditions, map(_condition, conditions), now, generation=generation),
     )
 
 
@@ -432,27 +257,10 @@ def refused_status(
     former: ModelServerStatus, generation: int, reason: str, problem: str, now: dt.datetime
 ) -> ModelServerStatus:
     """Return the status of an invalid server; its running objects are left alone."""
-    found = (_shortened(Finding("Accepted", "False", reason, problem)),)
+    found = (_condition(StatusFinding("Accepted", "False", reason, problem)),)
     conditions = settled(former.conditions, found, now, generation=generation)
     return msgspec.structs.replace(former, observed_generation=generation, conditions=conditions)
 
 
-def missing_rights(namespace: str, refusal: str) -> str:
-    """Return which RoleBinding a namespace lacks and how to create it.
-
-    Args:
-        namespace: where the controller lacks permissions.
-        refusal: the API server's message, with the controller's account.
-
-    """
-    found = _ACCOUNT.search(refusal)
-    account = ":".join(found.groups()) if found else "tessera-system:tessera-controller"
-    command = f"kubectl create rolebinding {_ROLE} -n {namespace} --clusterrole={_ROLE} --serviceaccount={account}"
-    return (
-        f"namespace {namespace} has no RoleBinding of ClusterRole {_ROLE} for {account}, or the role lacks a right: "
-        f"`{command}` creates it; {refusal}"
-    )
-
-
-def _shortened(finding: Finding) -> Finding:
+def _condition(finding: StatusFinding) -> Finding:
     return Finding(finding.type, finding.status, finding.reason, finding.message[:_MESSAGE_CHARACTERS])

@@ -54,6 +54,8 @@ class ScaledServer(msgspec.Struct, frozen=True, kw_only=True):
     """It is idle after this long without a request or wake-up."""
     max_replicas: int = 16
     """At most what the user allows, and what the cluster has room for."""
+    limited_because: str = ""
+    """Why the cluster has room for fewer than the user allows; empty where it has not."""
     one_by_one: bool = False
     """Whether a replica starts only when all others are ready."""
 
@@ -161,8 +163,11 @@ def _count_replicas(
     # 3. The bounds of the user and of the cluster.
     needed = steps[-1].replicas
     bounded = min(max(needed, server.min_replicas), server.max_replicas)
-    if bounded != needed:
-        steps.append(_Step(bounded, f"at {'least' if bounded > needed else 'most'} {bounded}"))
+    if bounded > needed:
+        steps.append(_Step(bounded, f"at least {bounded}"))
+    elif bounded < needed:
+        limited = f"limited to {bounded}: {server.limited_because}" if server.limited_because else f"at most {bounded}"
+        steps.append(_Step(bounded, limited))
     # 4. Where replicas start one by one, none while one starts. A rollout starts pods of its own; a replica that was
     #    ready a moment ago may start anew.
     most = max(now.replicas, server.min_replicas, 0 if now.revision is None else ready + 1)

@@ -32,19 +32,18 @@ class PlacesToCount(msgspec.Struct, frozen=True, kw_only=True):
         return self.more + self.coming
 
 
-def to_count(facts: ServerFacts, decision: ScalingDecision, *, pods: int) -> PlacesToCount | None:
+def to_count(facts: ServerFacts, decision: ScalingDecision) -> PlacesToCount | None:
     """Return the places to count before a decision is made; None if none or nothing uses it.
 
     Args:
         facts: of the server.
         decision: without regard to room.
-        pods: that it has.
 
     """
-    if decision.replicas is None or decision.bad or facts.unschedulable or not facts.decided:
+    if decision.replicas is None or decision.bad or facts.unschedulable or not facts.uses_decision:
         return None
     more = min(max(decision.replicas - facts.replicas - 1, 0), _MOST_COUNTED)
-    return PlacesToCount(more=more, coming=min(max(facts.replicas - pods, 0), more)) if more else None
+    return PlacesToCount(more=more, coming=min(max(facts.replicas - facts.pods, 0), more)) if more else None
 
 
 def with_room(facts: ServerFacts, places: PlacesToCount, count: int | None) -> ServerFacts:

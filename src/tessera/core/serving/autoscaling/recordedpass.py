@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from tessera.core.serving.autoscaling.decisions import ScalingDecision
-from tessera.core.serving.autoscaling.replicas import ScalingState, decide_replicas
+from tessera.core.serving.autoscaling.decisions import ScalingDecision, ScalingState, decide_replicas
 from tessera.core.serving.autoscaling.serverfacts import ServerFacts
 from tessera.core.serving.metrics.counters import Unmeasured
 from tessera.core.serving.metrics.load import Load

@@ -4,8 +4,6 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tessera.core.serving.autoscaling.scaletozero import IDLE_S
-
 __all__ = [
     "HpaBounds",
     "ModelDeployment",
@@ -67,51 +65,52 @@ class HpaBounds(msgspec.Struct, frozen=True, kw_only=True):
     deployment: str
     min_replicas: int
     max_replicas: int
-    decided: bool = False
-    """Whether it uses Tessera's decision."""
+    uses_tessera_replicas: bool = False
+    """Whether it scales by `tessera_replicas`, which is Tessera's decision."""
 
 
 class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster's state of a model server."""
 
-    deployment: str = ""
-    """Name of its Deployment; empty without one."""
-    replicas: int
-    """Desired by its Deployment."""
+    deployment: ModelDeployment | None = None
+    """The one that counts; None for none, and its pods are its replicas then."""
+    bounds: HpaBounds | None = None
+    """Of the autoscaler that targets the Deployment; None for none."""
+    pods: int = 0
     ready: int = 0
     """Ready pods."""
-    min_replicas: int = 1
-    """0 if it may scale to zero, by its HorizontalPodAutoscaler or by Tessera."""
-    max_replicas: int | None = None
-    """Of its HorizontalPodAutoscaler; None if it has none."""
-    decided: bool = False
-    """Whether the HorizontalPodAutoscaler, or Tessera for scaling to zero, uses the decision."""
-    one_by_one: bool = False
-    """Whether its replicas start one by one."""
-    idle_s: float = IDLE_S
-    """How long it must be without requests before it scales to zero."""
-    woken_s: float | None = None
-    """When a wake-up was last requested; None for never."""
-    pending_requests: float | None = 0.0
-    """Requests that wait in front of it, by an external source; they wake it. None if the source cannot be read."""
-    slots: int | None = None
-    """Most concurrent requests of a replica; None where unknown."""
-    revision: str = ""
-    """Of its pods' template."""
-    rolling: bool = False
-    """Whether a rollout replaces its pods, so that some may be of an earlier template."""
     unschedulable: int = 0
     """Pods that are unschedulable."""
+    started_s: tuple[float, ...] = ()
+    """How long each of its pods took from being scheduled until it was first ready."""
+    pending_requests: float | None = 0.0
+    """Requests that wait in front of it, by an external source; they wake it. None if the source cannot be read."""
     room: int | None = None
     """How many more replicas fit; None if that was not counted."""
     room_unknown: bool = False
     """Whether that was to be counted and could not be: the cluster was not read, or others took the time."""
-    cold_start_s: float | None = None
-    """From its Deployment's annotation; None to use the measured time."""
-    trouble: str = ""
-    """Annotations that cannot be parsed; empty for none."""
-    started_s: tuple[float, ...] = ()
-    """How long each of its pods took from being scheduled until it was first ready."""
+
+    @property
+    def replicas(self) -> int:
+        """Those desired by its Deployment."""
+        return self.pods if self.deployment is None else self.deployment.replicas
+
+    @property
+    def scaled_to_zero_by_tessera(self) -> bool:
+        """Whether an idle time is written: Tessera scales to zero then, whatever else the server is scaled by."""
+        return self.deployment is not None and self.deployment.idle_s is not None
+
+    @property
+    def min_replicas(self) -> int:
+        """0 if it may scale to zero, by its HorizontalPodAutoscaler or by Tessera."""
+        if self.scaled_to_zero_by_tessera:
+            return 0
+        return 1 if self.bounds is None else self.bounds.min_replicas
+
+    @property
+    def uses_decision(self) -> bool:
+        """Whether the HorizontalPodAutoscaler, or Tessera for scaling to zero, uses the decision."""
+        return self.bounds is not None and (self.bounds.uses_tessera_replicas or self.scaled_to_zero_by_tessera)
 
 
 def deployment_of(server: str, labeled: Iterable[ModelDeployment]) -> ModelDeployment:
@@ -121,7 +120,7 @@ def deployment_of(server: str, labeled: Iterable[ModelDeployment]) -> ModelDeplo
 
 def bounds_of(autoscalers: Iterable[HpaBounds]) -> HpaBounds:
     """Return the bounds that count for one Deployment: of one that uses the decision, else of the first by name."""
-    return min(autoscalers, key=lambda each: (not each.decided, each.name))
+    return min(autoscalers, key=lambda each: (not each.uses_tessera_replicas, each.name))
 
 
 def start_times(former: Mapping[str, float], pods: Mapping[str, ModelPod]) -> dict[str, float]:
@@ -144,41 +143,25 @@ def server_facts(
     pods: Iterable[ModelPod],
     *,
     started_s: Iterable[float],
-    pending: float | None,
+    pending_requests: float | None,
 ) -> ServerFacts:
     """Return the state of a server, by the objects that count.
 
     Args:
-        deployment: its Deployment; None for none, and its pods are its replicas then.
+        deployment: its Deployment; None for none.
         bounds: of the autoscaler that targets the Deployment; None for none.
         pods: with its label.
         started_s: how long each took until it was first ready.
-        pending: requests that wait in front of it; None where they cannot be read.
+        pending_requests: that wait in front of it; None where they cannot be read.
 
     """
     pods = tuple(pods)
-    ready, unschedulable = sum(pod.ready for pod in pods), sum(pod.unschedulable for pod in pods)
-    if deployment is None:
-        return ServerFacts(replicas=len(pods), ready=ready, unschedulable=unschedulable)
-    # Tessera scales to zero where an idle time is written, whatever else the server is scaled by.
-    by_tessera = deployment.idle_s is not None
-    min_replicas = 1 if bounds is None else bounds.min_replicas
     return ServerFacts(
-        deployment=deployment.name,
-        replicas=deployment.replicas,
-        ready=ready,
-        min_replicas=0 if by_tessera else min_replicas,
-        max_replicas=None if bounds is None else bounds.max_replicas,
-        decided=bounds is not None and (bounds.decided or by_tessera),
-        one_by_one=deployment.one_by_one,
-        idle_s=IDLE_S if deployment.idle_s is None else deployment.idle_s,
-        woken_s=deployment.woken_s,
-        pending_requests=pending,
-        slots=deployment.slots,
-        revision=deployment.revision,
-        rolling=deployment.rolling,
-        unschedulable=unschedulable,
-        cold_start_s=deployment.cold_start_s,
-        trouble=deployment.trouble,
+        deployment=deployment,
+        bounds=bounds,
+        pods=len(pods),
+        ready=sum(pod.ready for pod in pods),
+        unschedulable=sum(pod.unschedulable for pod in pods),
         started_s=tuple(started_s),
+        pending_requests=pending_requests,
     )

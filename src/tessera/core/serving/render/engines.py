@@ -9,8 +9,9 @@ import msgspec
 from tessera.core.gpu.gpumodels import model
 from tessera.core.serving.engineflags import GivenOption, check_options, check_owned, given_options
 from tessera.core.serving.modelserver import MODELS, ModelServer
-from tessera.core.serving.render.vllmprogram import START, START_SIZED
+from tessera.core.serving.render.vllmprogram import START, START_ALONE, START_SIZED
 from tessera.core.serving.sizing import BATCHES, Batch, batch_for
+from tessera.core.workload.need import Isolation
 from tessera.errors import InvalidInput
 
 __all__ = ["DRAIN_SECONDS", "HTTP_PORT", "METRICS_PORT", "EngineProgram", "Port", "batch_limits", "program"]
@@ -44,6 +45,8 @@ class EngineProgram(msgspec.Struct, frozen=True, kw_only=True):
     """Path of the liveness probe."""
     ready: str
     """Path of the readiness probe."""
+    slots: int | None = None
+    """Requests that it serves at once; None where its options do not say so."""
     measures_memory: bool = False
     """Whether it measures the free memory of a shared GPU as it starts: what starts beside it would be counted."""
 
@@ -111,10 +114,14 @@ def _vllm(server: ModelServer, options: Sequence[GivenOption]) -> EngineProgram:
     batch = limits or BATCHES[-1][1]
     sequences = given.get("max-num-seqs", str(batch.sequences))
     tokens = given.get("max-num-batched-tokens", str(batch.tokens))
-    start = (START, sequences, tokens) if by_share else (START_SIZED,)
+    start: tuple[str, ...] = (START_SIZED,)
+    if by_share:
+        alone = server.isolation is Isolation.HARDWARE
+        start = (START_ALONE,) if alone else (START, sequences, tokens)
     # Inside a MIG container vLLM cannot ask NVML for the memory and takes the smallest GPU's limits, which costs 28 to
     # 53 % of the throughput: vllm-project/vllm#55381.
-    batches = [f"--max-num-seqs={limits.sequences if limits else _WHOLE_SEQUENCES}"]
+    own = limits.sequences if limits else _WHOLE_SEQUENCES
+    batches = [f"--max-num-seqs={own}"]
     batches += [f"--max-num-batched-tokens={limits.tokens}"] if limits else []
     return EngineProgram(
         command=("python3", "-c", *start),
@@ -129,6 +136,7 @@ def _vllm(server: ModelServer, options: Sequence[GivenOption]) -> EngineProgram:
         ports=(Port("http", HTTP_PORT, "http"), Port("metrics", METRICS_PORT, "http")),
         live="/health",
         ready="/health",
+        slots=int(given.get("max-num-seqs", own)),
         measures_memory=not sized,
     )
 

@@ -13,18 +13,14 @@ from tessera.core.serving.metrics.metricnames import QUEUE_TIME, REPLICAS
 from tessera.core.serving.metrics.promql import queue_time_query
 from tessera.core.serving.modelserver import ModelServer
 from tessera.core.serving.render.engines import METRICS_PORT, EngineProgram, program
-from tessera.core.serving.render.pods import isolation, labels, pod_template
+from tessera.core.serving.render.pods import labels, pod_template
 from tessera.core.workload.need import Isolation
 from tessera.core.workload.tesseranames import API_VERSION
 from tessera.errors import InvalidInput
 
-__all__ = ["KIND", "StartedReplicas", "job", "render"]
+__all__ = ["KIND", "StartedReplicas", "render", "server_object"]
 
 KIND: Final = "ModelServer"
-# Source: kubernetes `pkg/apis/batch/validation` (`completionsSoftLimit`, `parallelismLimitForHighCompletions`,
-# `maxFailedIndexesLimitForHighCompletions`).
-_MANY_PARTS: Final = 100_000
-_MOST_OF_MANY: Final = 10_000
 
 
 class StartedReplicas(msgspec.Struct, frozen=True):
@@ -57,7 +53,7 @@ def render(
 
     """
     runs = program(server, subject)
-    one_by_one = runs.measures_memory and isolation(server) is not Isolation.HARDWARE
+    one_by_one = runs.measures_memory and server.isolation is not Isolation.HARDWARE
     pace = _Pace(one_by_one=one_by_one, started=started if one_by_one else None)
     objects = [
         _deployment(server, runs, pace),
@@ -85,7 +81,7 @@ class _Pace(msgspec.Struct, frozen=True, kw_only=True):
         return replicas if self.started is None else self.started.limit(replicas)
 
 
-def _object(
+def server_object(
     server: ModelServer, version: str, kind: str, spec: dict[str, Any], more: dict[str, str] | None = None
 ) -> dict[str, Any]:
     """Return an object of the server's name, owned by the ModelServer if it is one in a cluster."""
@@ -113,19 +109,19 @@ def _deployment(server: ModelServer, runs: EngineProgram, pace: _Pace) -> dict[s
         "template": pod_template(server, runs),
     }
     fixed = {} if server.scaled else {"replicas": pace.limit(server.min_replicas)}
-    deployment = _object(server, "apps/v1", "Deployment", {**fixed, **spec})
-    if annotations := _annotations(server, pace):
+    deployment = server_object(server, "apps/v1", "Deployment", {**fixed, **spec})
+    if annotations := _annotations(server, runs, pace):
         deployment["metadata"]["annotations"] = annotations
     return deployment
 
 
-def _annotations(server: ModelServer, pace: _Pace) -> dict[str, str]:
+def _annotations(server: ModelServer, runs: EngineProgram, pace: _Pace) -> dict[str, str]:
     """Return the annotations of the Deployment for `tessera metrics`."""
     scaling, found = server.spec.autoscaling, dict[str, str]()
     if server.scaled and pace.one_by_one:
         found[ONE_BY_ONE] = "true"
-    if scaling.slots is not None:
-        found[SLOTS] = f"{scaling.slots}"
+    if slots := scaling.slots or runs.slots:
+        found[SLOTS] = f"{slots}"
     if server.scales_to_zero:
         found[IDLE] = f"{scaling.idle_seconds}"
         if server.woken_s is not None:
@@ -144,7 +140,7 @@ def _service(server: ModelServer, runs: EngineProgram) -> dict[str, Any]:
         "selector": {SERVER_LABEL: server.name},
         "ports": [each for each in ports if not (outside and each["port"] == METRICS_PORT)],
     }
-    service = _object(server, "v1", "Service", spec)
+    service = server_object(server, "v1", "Service", spec)
     if expose.annotations:
         service["metadata"]["annotations"] = dict(expose.annotations)
     return service
@@ -153,7 +149,7 @@ def _service(server: ModelServer, runs: EngineProgram) -> dict[str, Any]:
 def _budget(server: ModelServer) -> dict[str, Any]:
     # A replica that cannot start must not keep its node from being drained.
     spec = {"maxUnavailable": 1, "selector": _selector(server), "unhealthyPodEvictionPolicy": "AlwaysAllow"}
-    return _object(server, "policy/v1", "PodDisruptionBudget", spec)
+    return server_object(server, "policy/v1", "PodDisruptionBudget", spec)
 
 
 def _monitor(server: ModelServer, runs: EngineProgram) -> dict[str, Any]:
@@ -164,7 +160,7 @@ def _monitor(server: ModelServer, runs: EngineProgram) -> dict[str, Any]:
         "podTargetLabels": [SERVER_LABEL],
         "podMetricsEndpoints": [{"port": port, "path": "/metrics", "interval": f"{PASS_S}s"}],
     }
-    return _object(server, "monitoring.coreos.com/v1", "PodMonitor", spec, dict(server.spec.monitor.labels))
+    return server_object(server, "monitoring.coreos.com/v1", "PodMonitor", spec, dict(server.spec.monitor.labels))
 
 
 def _target(server: ModelServer) -> dict[str, str]:
@@ -214,7 +210,7 @@ def _autoscaler(server: ModelServer, pace: _Pace) -> dict[str, Any]:
         "metrics": [metric],
         "behavior": _behavior(server, pace),
     }
-    return _object(server, "autoscaling/v2", "HorizontalPodAutoscaler", spec)
+    return server_object(server, "autoscaling/v2", "HorizontalPodAutoscaler", spec)
 
 
 def _scaled_object(server: ModelServer, pace: _Pace, subject: str, prometheus: str) -> dict[str, Any]:
@@ -246,41 +242,4 @@ def _scaled_object(server: ModelServer, pace: _Pace, subject: str, prometheus: s
         "fallback": {"failureThreshold": 3, "replicas": min_replicas, "behavior": "currentReplicasIfHigher"},
         "triggers": [{"type": "prometheus", "metricType": "Value", "metadata": metadata}],
     }
-    return _object(server, "keda.sh/v1alpha1", "ScaledObject", spec)
-
-
-def job(server: ModelServer, command: tuple[str, ...], *, parallelism: int, completions: int) -> dict[str, Any]:
-    """Return a Job that runs a program on the same image, model and parts of GPUs as a model server.
-
-    Each pod has an index, `JOB_COMPLETION_INDEX`, which selects its part of the work; a failed one is retried three
-    times, and the others go on.
-
-    Args:
-        server: image, model and part of a GPU.
-        command: the program; empty for that of the image.
-        parallelism: pods at once.
-        completions: parts of the work.
-
-    Raises:
-        InvalidInput: more pods at once than Kubernetes takes for so many parts.
-
-    """
-    if completions > _MANY_PARTS and parallelism > _MOST_OF_MANY:
-        raise InvalidInput(
-            f"--parallelism {parallelism}",
-            found=f"Kubernetes takes at most {_MOST_OF_MANY} for more than {_MANY_PARTS} completions",
-            hint="give less of one of the two",
-        )
-    runs = EngineProgram(command=command, args=(), ports=(), live="", ready="")
-    template = pod_template(server, runs, serving=False)
-    template["spec"]["restartPolicy"] = "Never"
-    spec: dict[str, Any] = {
-        "completionMode": "Indexed",
-        "parallelism": parallelism,
-        "completions": completions,
-        "backoffLimitPerIndex": 3,
-        "template": template,
-    }
-    if completions > _MANY_PARTS:
-        spec["maxFailedIndexes"] = _MOST_OF_MANY
-    return _object(server, "batch/v1", "Job", spec)
+    return server_object(server, "keda.sh/v1alpha1", "ScaledObject", spec)

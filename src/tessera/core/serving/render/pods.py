@@ -12,7 +12,7 @@ from tessera.core.workload.need import Isolation
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_MEMORY, MODEL_RESOURCE, SCHEDULER_NAME
 from tessera.core.workload.tesseranames import GPU_MODEL, ISOLATION
 
-__all__ = ["gpu_limits", "isolation", "labels", "pod_template"]
+__all__ = ["gpu_limits", "labels", "pod_template"]
 
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  # the mount point, not a file of ours
 _STARTUP_PERIOD_S: Final = 10
@@ -27,18 +27,6 @@ def labels(server: ModelServer) -> dict[str, str]:
         "app.kubernetes.io/managed-by": "tessera",
         SERVER_LABEL: server.name,
     }
-
-
-def isolation(server: ModelServer) -> Isolation | None:
-    """Return the isolation that the pod requests; None for the default of its request's form.
-
-    A device requested by its exact name is exclusive, unless the name says that it is shared: an administrator
-    may offer shared devices under the names of whole ones.
-    """
-    gpu = server.spec.gpu
-    if gpu.isolation is not None or gpu.resource is None or gpu.resource.endswith(".shared"):
-        return gpu.isolation
-    return Isolation.HARDWARE
 
 
 def gpu_limits(server: ModelServer) -> dict[str, str]:
@@ -61,7 +49,7 @@ def pod_template(server: ModelServer, program: EngineProgram, *, serving: bool =
 
     """
     spec = server.spec
-    requested = isolation(server)
+    requested = server.isolation
     annotations = {
         **({ISOLATION: requested.value} if requested is not None else {}),
         **({GPU_MODEL: ", ".join(spec.gpu.models)} if spec.gpu.models else {}),
@@ -188,4 +176,4 @@ def _mounts(server: ModelServer) -> list[dict[str, Any]]:
 
 def _has_shared_memory(server: ModelServer) -> bool:
     """Return whether the pod may have /dev/shm of its own: an MPS client must see that of the MPS daemon."""
-    return isolation(server) is Isolation.HARDWARE
+    return server.isolation is Isolation.HARDWARE

@@ -9,9 +9,9 @@ from types import ModuleType
 from typing import Final
 
 from tessera.core.serving import modelmemory
-from tessera.core.serving.render import connections, vllmstart
+from tessera.core.serving.render import connections, vllmdevice, vllmstart
 
-__all__ = ["START", "START_SIZED"]
+__all__ = ["START", "START_ALONE", "START_SIZED"]
 
 
 class _Running(ast.NodeTransformer):
@@ -57,6 +57,11 @@ documents = {name: files[name].read_bytes() for name in (CONFIG, INDEX) if name 
 batch = int(sequences), int(tokens)
 options += memory_options(torch.cuda.mem_get_info(), os.environ, sizes, documents, batch)
 """
+_UTILIZATION: Final = """\
+model, *options = sys.argv[1:]
+*_, utilization = usable_memory(torch.cuda.mem_get_info(), os.environ)
+options.append(utilization)
+"""
 # vLLM closes a connection that is idle for 5 s and never one that is busy, so that its client stays with its replica.
 # Source: vllm 0.33.0 `vllm/entrypoints/launchers/api_server/entry.py` (uvicorn's `timeout_keep_alive`) and
 # `entrypoints/serve/middleware/register.py`.
@@ -76,7 +81,9 @@ class RenewedByChance(RenewedConnections):
 
 _IMPORTS: Final = "import os, pathlib, sys, tempfile"
 _CONNECTIONS: Final = f"CONNECTIONS = {_text(connections) + _BY_CHANCE!r}\n"
-START: Final = f"{_IMPORTS}, torch\n{_text(modelmemory, vllmstart)}\n{_CONNECTIONS}{_MEMORY}{_SERVE}"
+START: Final = f"{_IMPORTS}, torch\n{_text(modelmemory, vllmdevice, vllmstart)}\n{_CONNECTIONS}{_MEMORY}{_SERVE}"
 """Its arguments: the sequences and tokens of the largest batch, the model's folder, and options of `vllm serve`."""
+START_ALONE: Final = f"{_IMPORTS}, torch\n{_text(vllmdevice)}\n{_CONNECTIONS}{_UTILIZATION}{_SERVE}"
+"""The same for a device that no other pod uses. Its arguments: the model's folder, and options of `vllm serve`."""
 START_SIZED: Final = f"{_IMPORTS}\n{_CONNECTIONS}model, *options = sys.argv[1:]\n{_SERVE}"
 """The same where an option says the memory already. Its arguments: the model's folder, and options of `vllm serve`."""

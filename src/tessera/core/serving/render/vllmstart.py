@@ -3,10 +3,9 @@
 This runs in an image that has Python and nothing of Tessera, so it imports the standard library alone. What a pod knows
 only as it starts is decided here: which device serves a request for memory is decided when the pod is bound.
 
-vLLM budgets a fraction of the device it sees, by default 0.92, and refuses to start when less is free. On a device that
-other pods use, what they allocate while vLLM measures would count as its own and what they free ends it, so that there
-the KV cache gets a size and nothing is measured. Source: vllm 0.33.0, `vllm/v1/worker/utils.py` (`request_memory`) and
-`gpu_worker.py` (`determine_available_memory`).
+On a device that other pods use, what they allocate while vLLM measures would count as its own and what they free ends
+it, so that there the KV cache gets a size and nothing is measured. Source: vllm 0.33.0, `vllm/v1/worker/gpu_worker.py`
+(`determine_available_memory`).
 """
 
 import json
@@ -14,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tessera.core.serving.modelmemory import Number, batch_bytes, stored_bytes, widths
+from tessera.core.serving.render.vllmdevice import first_of, usable_memory
 
 __all__ = ["CONFIG", "INDEX", "memory_options"]
 
@@ -41,13 +41,8 @@ def memory_options(
         SystemExit: the model has no room, or its files do not say how much it needs.
 
     """
-    free, total = memory
-    allocated = min(int(_first(environment, "TESSERA_GPU_MEMORY_MIB") or 0) << 20 or total, total)
-    usable = min(0.92 * allocated, free - (256 << 20))
-    if usable <= 0:
-        raise SystemExit(f"{free >> 20} MiB of the GPU are free: too little for vLLM")
-    utilization = f"--gpu-memory-utilization={int(10000 * usable / total) / 10000}"
-    if _first(environment, "TESSERA_GPU_MODE") in ("", "whole", "mig"):
+    allocated, usable, utilization = usable_memory(memory, environment)
+    if first_of(environment, "TESSERA_GPU_MODE") in ("", "whole", "mig"):
         return [utilization]
     metadata = _document(documents, INDEX).get("metadata")
     size = metadata.get("total_size") if isinstance(metadata, dict) else 0
@@ -57,16 +52,11 @@ def memory_options(
     # Where config.json does not say so they are those of Llama 3 8B.
     found = widths(_number(_config(documents)), hidden=4096, vocabulary=128256)
     overhead = batch_bytes(*batch, found.hidden, found.intermediate, found.vocabulary, 2)
-    cache = int(usable) - weights - overhead
+    cache = usable - weights - overhead
     if cache <= 0:
         needs = f"the model has {weights >> 20} MiB and needs {overhead >> 20} MiB more"
         raise SystemExit(f"{needs}, the share {allocated >> 20} MiB: too little for a KV cache")
     return [utilization, f"--kv-cache-memory-bytes={cache}"]
-
-
-def _first(environment: Mapping[str, str], name: str) -> str:
-    """Return what a variable says of the first device."""
-    return environment.get(name, "").split(",")[0]
 
 
 def _config(documents: Mapping[str, bytes]) -> dict[str, Any]:

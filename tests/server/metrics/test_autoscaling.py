@@ -15,7 +15,7 @@ from harness.metricsscenes import DOWN, WHOLE, Scene, scene
 from tessera.api.kubernetes.labelselectors import read_selector
 from tessera.api.kubernetes.metrics.paths import External
 from tessera.api.prometheus.pendingrequests import PendingRequests
-from tessera.clients.kube import AUTOSCALERS, DEPLOYMENTS, EVENTS, PODS, Kind, MemoryKube, Object
+from tessera.clients.kube import AUTOSCALERS, DEPLOYMENTS, EVENTS, PODS
 from tessera.clients.prometheus import MemoryMetrics
 from tessera.core.serving.autoscaling.autoscaler import replicas_text
 from tessera.core.serving.autoscaling.recordedpass import RecordedPass, replay
@@ -24,8 +24,7 @@ from tessera.core.serving.metrics.counters import Counters, Unmeasured
 from tessera.errors import Unavailable
 from tessera.log import logger
 from tessera.measures import Measures
-from tessera.server.metrics import modelservers
-from tessera.server.metrics.modelservers import ModelServerAutoscaler
+from tessera.server.metrics.autoscaling import ModelServerAutoscaler
 from tessera.server.metrics.samples import PodName, ScrapedSamples
 from tessera.server.metrics.sources import MetricAbsent
 
@@ -412,39 +411,6 @@ async def test_an_event_that_could_not_be_written_is_written_later_and_about_eac
         one.kube.withhold("ns")
         await turns()
         assert await about(one) == ["Deployment", "ModelServer"]
-
-
-class WithoutEvents(MemoryKube):
-    """A cluster whose events cannot be written: no request about them is answered."""
-
-    answering = False
-
-    async def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
-        if kind is EVENTS and not self.answering:
-            await asyncio.Event().wait()
-        return await super().get(kind, name, namespace)
-
-
-async def test_events_that_are_not_answered_delay_no_pass_and_are_written_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(modelservers, "_EVENTS_S", 0.05)
-    one = Scene()
-    one.kube = kube = WithoutEvents()
-    one.servers = ModelServerAutoscaler(kube, one.scraped(), logger(), now_s=lambda: one.now_s)
-    others = [f"llm-{number}" for number in range(20)]
-    objects = [(DEPLOYMENTS, deployment(name, slots="4")) for name in others]
-    scalers = [(AUTOSCALERS, autoscaler(name)) for name in others]
-    async with scene(*WHOLE, *objects, *scalers, one=one):
-        with capture_logs() as logs:
-            async with asyncio.timeout(5):
-                for _ in range(4):
-                    await one.reconcile(triton(ended=100), triton(ended=100))
-        assert any("not all of" in str(each.get("reason")) for each in logs)
-        assert one.servers.measured["ns", "llm"].decision.replicas == 1
-        kube.answering = True
-        await one.reconcile(triton(ended=100), triton(ended=100))
-        assert ("ReplicasProposed", 1) in {(reason, int(message[0])) for reason, message in await one.events()}
 
 
 @pytest.mark.parametrize(

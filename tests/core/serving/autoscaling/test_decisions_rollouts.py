@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from tessera.core.serving.autoscaling.replicas import ScalingState, decide_replicas
-from tessera.core.serving.autoscaling.serverfacts import ServerFacts
+from builders.serverfacts import server_facts
+from tessera.core.serving.autoscaling.decisions import ScalingState, decide_replicas
 from tessera.core.serving.metrics.counters import Counters
 from tessera.core.serving.metrics.observed import ServerState, observe
 
@@ -82,7 +82,7 @@ def passes(cold_start_s: float, serves: int, hours: float) -> Iterator[tuple[int
             yield len(ready), sum(len(each.waiting) for each in ready)
         counters = {each.name: each.counters(at_s) for each in ready}
         state, observation = observe(state, counters, at_s=at_s, replicas=desired, ready=counters.keys())
-        facts = ServerFacts(
+        facts = server_facts(
             replicas=desired,
             ready=len(ready),
             max_replicas=12,
@@ -90,7 +90,6 @@ def passes(cold_start_s: float, serves: int, hours: float) -> Iterator[tuple[int
             revision="2" if at_s > hour else "1",
             rolling=rolling,
             cold_start_s=cold_start_s,
-            decided=True,
         )
         scaling, found = decide_replicas(scaling, facts, observation.load, at_s)
         wanted = found.replicas or desired
@@ -99,7 +98,7 @@ def passes(cold_start_s: float, serves: int, hours: float) -> Iterator[tuple[int
             desired, fewer_s = desired - 1, at_s
             pods.pop()
         pods += [
-            Pod(f"pod-{at_s}-{number}", 20 if at_s < hour else serves, at_s + cold_start_s, facts.revision)
+            Pod(f"pod-{at_s}-{number}", 20 if at_s < hour else serves, at_s + cold_start_s, "2" if at_s > hour else "1")
             for number in range(desired, wanted)
         ]
         desired = max(desired, wanted)

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.sim.serving.replicas import Model, Replicas
+from tessera.sim.serving.replicamodel import ReplicaModel, Replicas
 
-ONE = Model(slots=1)
+ONE = ReplicaModel(slots=1)
 
 
 def test_one_replica_serves_in_order() -> None:
@@ -34,7 +34,7 @@ def test_requests_wait_for_the_first_replica_to_start() -> None:
 
 
 def test_those_that_have_not_started_go_first_then_the_least_busy() -> None:
-    replicas = Replicas(Model(slots=2), 2)
+    replicas = Replicas(ReplicaModel(slots=2), 2)
     replicas.put(0.0, 5.0)
     busy = replicas.live[0]
     replicas.scale(0.0, 3, start_s=60.0)
@@ -46,7 +46,7 @@ def test_those_that_have_not_started_go_first_then_the_least_busy() -> None:
 
 
 def test_a_replica_that_goes_serves_what_it_has_within_its_grace_period() -> None:
-    replicas = Replicas(Model(slots=1, grace_s=6.0), 1)
+    replicas = Replicas(ReplicaModel(slots=1, grace_s=6.0), 1)
     for length in (4.0, 4.0):
         replicas.put(0.0, length)
     replicas.scale(1.0, 0, start_s=0.0)
@@ -65,7 +65,7 @@ def test_every_request_is_served_once_and_no_slot_twice(
     requests: list[tuple[float, float]], count: int, slots: int
 ) -> None:
     """A request waits exactly as in one queue before all slots, for each replica's queue is in order of arrival."""
-    replicas, free, now_s = Replicas(Model(slots=slots), count), [0.0] * (count * slots), 0.0
+    replicas, free, now_s = Replicas(ReplicaModel(slots=slots), count), [0.0] * (count * slots), 0.0
     for pause_s, length in requests:
         now_s += pause_s
         first = free.index(min(free))

@@ -4,18 +4,16 @@ State is in memory only: after a restart the present number of replicas stays fo
 """
 
 import asyncio
-import datetime as dt
+import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Final
 
 import msgspec
 
 from tessera.api.kubernetes.modelpods import read_bounds, read_deployment, read_pod
 from tessera.api.prometheus.pendingrequests import BY_SERVICE
-from tessera.api.tessera.node.nodereports import Report, Subject
 from tessera.clients.kube import (
     AUTOSCALERS,
     DEPLOYMENTS,
@@ -26,15 +24,11 @@ from tessera.clients.kube import (
     Selection,
     Store,
     labels_of,
-    name_of,
-    record_event,
-    uid_of,
 )
 from tessera.core.serving.annotations import SERVER_LABEL
-from tessera.core.serving.autoscaling.decisions import decide, report_of
+from tessera.core.serving.autoscaling.decisions import ScalingState, decide_replicas, keep_last
 from tessera.core.serving.autoscaling.places import PlacesToCount, order_in_turn, promised_places, to_count, with_room
 from tessera.core.serving.autoscaling.recordedpass import RecordedPass
-from tessera.core.serving.autoscaling.replicas import ScalingState, decide_replicas
 from tessera.core.serving.autoscaling.serverfacts import (
     HpaBounds,
     ModelDeployment,
@@ -49,9 +43,8 @@ from tessera.core.serving.metrics.counters import Counters, Unmeasured
 from tessera.core.serving.metrics.load import PASS_S
 from tessera.core.serving.metrics.observed import ServerObservation, ServerState, observe
 from tessera.core.serving.metrics.queuetime import Window
-from tessera.core.serving.render import KIND
 from tessera.core.usage.ownmetrics import METRICS_RECONCILE_TIME, METRICS_SAMPLES, METRICS_WAKE_QUERIES
-from tessera.errors import InvalidInput, TesseraError, Unavailable
+from tessera.errors import InvalidInput, TesseraError
 from tessera.log import Logger, defect
 from tessera.loops import one_turn
 from tessera.measures import Measures
@@ -59,14 +52,9 @@ from tessera.server.metrics.published import MeasuredServer, publish
 from tessera.server.metrics.replicaroom import ReplicaRoom
 from tessera.server.metrics.requestqueues import RequestQueues
 from tessera.server.metrics.samples import PodSamples
+from tessera.server.metrics.scalingevents import ScalingEvents, ServerName
 
 __all__ = ["ModelServerAutoscaler"]
-
-_EVENTS_AT_ONCE: Final = 8
-_EVENTS_S: Final = 5.0
-"""Events not written by then are written in the next pass."""
-_Name = tuple[str, str]
-"""Namespace and name."""
 
 
 class _TrackedServer(msgspec.Struct):
@@ -78,10 +66,6 @@ class _TrackedServer(msgspec.Struct):
     """How long each of its pods took until it was first ready."""
     counted_s: float = -math.inf
     """When places for more replicas were last counted."""
-    logged: tuple[int | None, bool] | None = None
-    """The last decision, and whether it was for lack of valid input."""
-    reported: set[str] = set()
-    """UIDs of those about which it is an event."""
     defect: str = ""
     """Why the last pass over it failed; empty if it did not."""
 
@@ -115,14 +99,15 @@ class ModelServerAutoscaler:
         self._queues = queues
         self._measures = measures or Measures()
         self._now_s = now_s
+        self._events = ScalingEvents(kube, log, now_s, self._trouble)
         labeled = Selection(having=(SERVER_LABEL,))
         selections = ((PODS, labeled), (DEPLOYMENTS, labeled), (AUTOSCALERS, Selection()))
         self._stores: dict[Kind, Store] = {
             kind: Store(kube, kind, selection, on_trouble=self._trouble) for kind, selection in selections
         }
-        self._states: dict[_Name, _TrackedServer] = {}
+        self._states: dict[ServerName, _TrackedServer] = {}
         self._complaint = ""
-        self.measured: Mapping[tuple[str, str], MeasuredServer] = {}
+        self.measured: Mapping[ServerName, MeasuredServer] = {}
         """The measurements of the last pass, by namespace and name."""
         self.measured_s: float | None = None
         """When that was; None before the first one."""
@@ -166,7 +151,7 @@ class ModelServerAutoscaler:
         counted, pending = await asyncio.gather(self._samples.read(running), self._read_pending())
         # 2. Sum the counters of each server's pods, and decide.
         deployments, scalers, now_s = self._read_deployments(), self._read_bounds(), self._now_s()
-        measured, growing = dict[_Name, MeasuredServer](), dict[_Name, PlacesToCount]()
+        measured, growing = dict[ServerName, MeasuredServer](), dict[ServerName, PlacesToCount]()
         for server in sorted(pods.keys() | deployments.keys()):
             own, state = pods.get(server, {}), self._states.setdefault(server, _TrackedServer())
             _, deployment = deployments.get(server, (None, None))
@@ -177,12 +162,12 @@ class ModelServerAutoscaler:
                     scalers.get((server[0], deployment.name)) if deployment else None,
                     own.values(),
                     started_s=state.started_s.values(),
-                    pending=None if pending is None else pending.get(server, 0.0),
+                    pending_requests=None if pending is None else pending.get(server, 0.0),
                 )
                 samples = {name: counted[server[0], name] for name in own if (server[0], name) in counted}
                 found = self._observe(state, samples, own, replicas=facts.replicas, now_s=now_s)
                 scaling, measured[server] = _decide(state.scaling, facts, found, now_s)
-                if places := to_count(facts, measured[server].decision, pods=len(own)):
+                if places := to_count(facts, measured[server].decision):
                     growing[server] = places
                 else:
                     state.scaling = scaling
@@ -194,9 +179,8 @@ class ModelServerAutoscaler:
         for server in order_in_turn(growing, {each: self._states[each].counted_s for each in growing}):
             deployed, _ = deployments[server]
             try:
-                measured[server] = await self._decide_with_room(
-                    room, server, deployed, measured[server], growing[server]
-                )
+                places = growing[server]
+                measured[server] = await self._decide_with_room(room, server, deployed, measured[server], places)
             except Exception as error:  # noqa: BLE001 as above
                 measured[server] = self._keep_decision(server, pods.get(server, {}), error, now_s)
         publish(self._measures, measured)
@@ -204,44 +188,15 @@ class ModelServerAutoscaler:
         # 4. Forget deleted servers, and report changes.
         first, self.measured, self.measured_s = measured.keys() - self.measured.keys(), measured, now_s
         self._states = {server: self._states[server] for server in measured}
-        await self._report_all(deployments, first)
+        # The first sample of a server has no predecessor to compare with: not an error.
+        reported = {key: each for key, each in measured.items() if not (key in first and each.decision.bad)}
+        await self._events.report(reported, deployments)
         self.passed.set()
 
-    async def _report_all(
-        self, deployments: Mapping[_Name, tuple[Object, ModelDeployment]], first: Collection[_Name]
-    ) -> None:
-        """Report what changed about each server; `first` are those measured for the first time.
-
-        Events are written some at a time and for a few seconds: the next pass writes the rest. Decisions do not wait.
-        """
-        events = list[tuple[_TrackedServer, Subject, Report]]()
-        for server, (deployed, read) in sorted(deployments.items()):
-            # The first sample of a server has no predecessor to compare with: not an error.
-            if not (server in first and self.measured[server].decision.bad):
-                try:
-                    events += self._report(server, deployed, read)
-                except Exception as error:  # noqa: BLE001 a defect about one server must not stop the others
-                    self._trouble(error)
-        turns, now = asyncio.Semaphore(_EVENTS_AT_ONCE), dt.datetime.fromtimestamp(self._now_s(), dt.UTC)
-
-        async def write(state: _TrackedServer, subject: Subject, report: Report) -> None:
-            try:
-                async with turns:
-                    await record_event(self._kube, subject, report, now, component="tessera-metrics")
-            except Exception as error:  # noqa: BLE001 as above
-                self._trouble(error)
-            else:
-                state.reported.add(subject.uid)
-
-        try:
-            async with asyncio.timeout(_EVENTS_S):
-                await asyncio.gather(*(write(*each) for each in events))
-        except TimeoutError:
-            found = f"not all of {len(events)} were written in {_EVENTS_S:g} s"
-            self._trouble(Unavailable("events about model servers", found=found, hint="the next pass writes the rest"))
-
-    def _record(self, measured: Mapping[_Name, MeasuredServer]) -> None:
+    def _record(self, measured: Mapping[ServerName, MeasuredServer]) -> None:
         """Log the input of each decision, for `replay`."""
+        if not self._log.is_enabled_for(logging.DEBUG):
+            return
         for (namespace, server), each in measured.items():
             recorded = RecordedPass.of(each.at_s, each.facts, each.observation.load)
             self._log.debug(
@@ -265,7 +220,7 @@ class ModelServerAutoscaler:
             self._measures.count(METRICS_SAMPLES, result=result)
         return found
 
-    def _keep_decision(self, server: _Name, pods: Iterable[str], error: Exception, now_s: float) -> MeasuredServer:
+    def _keep_decision(self, server: ServerName, pods: Iterable[str], error: Exception, now_s: float) -> MeasuredServer:
         """Log a defect about a server, and return its last decision while that counts, without measurements."""
         state, former = self._states[server], self.measured.get(server)
         missing = Unmeasured(f"an error in `tessera metrics` itself, see its log ({type(error).__name__}: {error})")
@@ -278,18 +233,18 @@ class ModelServerAutoscaler:
                 reason=missing.reason,
                 exc_info=defect(error),
             )
-        kept, decision = decide(state.scaling.decided, missing, now_s)
+        kept, decision = keep_last(state.scaling.decided, missing, now_s)
         state.scaling = msgspec.structs.replace(state.scaling, decided=kept)
         return MeasuredServer(
             at_s=now_s,
-            facts=former.facts if former else ServerFacts(replicas=0),
+            facts=former.facts if former else ServerFacts(),
             observation=ServerObservation(pods=dict.fromkeys(pods, missing), load=missing),
             decision=decision,
             decided_s=None if kept is None else kept.at_s,
         )
 
-    def _read_pods(self) -> dict[_Name, dict[str, ModelPod]]:
-        found: dict[_Name, dict[str, ModelPod]] = {}
+    def _read_pods(self) -> dict[ServerName, dict[str, ModelPod]]:
+        found: dict[ServerName, dict[str, ModelPod]] = {}
         for (namespace, name), each in sorted(self._stores[PODS].objects.items()):
             try:
                 found.setdefault((namespace, labels_of(each)[SERVER_LABEL]), {})[name] = read_pod(each)
@@ -297,9 +252,9 @@ class ModelServerAutoscaler:
                 self._trouble(error)
         return found
 
-    def _read_deployments(self) -> dict[_Name, tuple[Object, ModelDeployment]]:
+    def _read_deployments(self) -> dict[ServerName, tuple[Object, ModelDeployment]]:
         """Return the Deployment of each server."""
-        objects, labeled = self._stores[DEPLOYMENTS].objects, dict[_Name, list[ModelDeployment]]()
+        objects, labeled = self._stores[DEPLOYMENTS].objects, dict[ServerName, list[ModelDeployment]]()
         for (namespace, _), each in objects.items():
             try:
                 read = read_deployment(each)
@@ -310,15 +265,15 @@ class ModelServerAutoscaler:
         chosen = {server: deployment_of(server[1], found) for server, found in labeled.items()}
         return {server: (objects[server[0], each.name], each) for server, each in chosen.items()}
 
-    def _read_bounds(self) -> dict[_Name, HpaBounds]:
+    def _read_bounds(self) -> dict[ServerName, HpaBounds]:
         """Return the bounds of each Deployment that an autoscaler targets."""
-        targeting: dict[_Name, list[HpaBounds]] = {}
+        targeting: dict[ServerName, list[HpaBounds]] = {}
         for (namespace, _), each in self._stores[AUTOSCALERS].objects.items():
             if bounds := read_bounds(each):
                 targeting.setdefault((namespace, bounds.deployment), []).append(bounds)
         return {target: bounds_of(found) for target, found in targeting.items()}
 
-    async def _read_pending(self) -> Mapping[_Name, float] | None:
+    async def _read_pending(self) -> Mapping[ServerName, float] | None:
         """Return the queued requests, if any server has no replica; None if they cannot be read."""
         if self._queues is None or all(read.replicas for _, read in self._read_deployments().values()):
             return {}
@@ -334,7 +289,7 @@ class ModelServerAutoscaler:
         return found.servers
 
     async def _decide_with_room(
-        self, room: ReplicaRoom, server: _Name, deployment: Object, measured: MeasuredServer, places: PlacesToCount
+        self, room: ReplicaRoom, server: ServerName, deployment: Object, measured: MeasuredServer, places: PlacesToCount
     ) -> MeasuredServer:
         """Decide by the room that there is, and keep what the server gets of it."""
         facts, state = measured.facts, self._states[server]
@@ -350,31 +305,6 @@ class ModelServerAutoscaler:
         if promised := promised_places(facts, places, decided.decision):
             room.promise(deployment, promised)
         return decided
-
-    def _report(
-        self, server: _Name, deployment: Object, read: ModelDeployment
-    ) -> list[tuple[_TrackedServer, Subject, Report]]:
-        """Log a decision that differs from the last one; return its events that are not written yet.
-
-        They are about the Deployment and the ModelServer that it is of.
-        """
-        measured, state = self.measured[server], self._states[server]
-        decision = measured.decision
-        if state.logged != (decision.replicas, decision.bad):
-            state.logged, state.reported = (decision.replicas, decision.bad), set()
-            fields = {"namespace": server[0], "server": server[1], "replicas": decision.replicas}
-            if decision.bad:
-                self._log.warning("replicas_not_decided", reason=decision.reason, **fields)
-            else:
-                self._log.info("replicas_decided", reason=decision.reason, **fields)
-        if (event := report_of(measured.facts, decision)) is None:
-            return []
-        report = Report(reason=event.reason, message=event.message, warning=event.warning)
-        namespace, name = name_of(deployment)
-        subjects = [Subject(kind="Deployment", name=name, namespace=namespace, uid=uid_of(deployment), node="")]
-        if read.owner:
-            subjects.append(Subject(kind=KIND, name=read.owner, namespace=namespace, uid=read.owner_uid, node=""))
-        return [(state, each, report) for each in subjects if each.uid not in state.reported]
 
 
 def _decide(

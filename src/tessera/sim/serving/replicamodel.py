@@ -12,11 +12,14 @@ import msgspec
 
 from tessera.sim.serving.traces import Floats
 
-__all__ = ["Model", "Replica", "Replicas"]
+__all__ = ["Replica", "ReplicaModel", "Replicas"]
 
 
-class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """How long requests take, and replicas to start; by default an 8B model on half an A100 (docs/serving.md)."""
+class ReplicaModel(msgspec.Struct, frozen=True, kw_only=True):
+    """How long requests take, and replicas to start; by default an 8B model on half an A100.
+
+    See docs/simulate-serving.md.
+    """
 
     slots: int = 8
     """Requests that a replica serves at once."""
@@ -99,7 +102,7 @@ class Replicas:
 
     """
 
-    def __init__(self, model: Model, count: int) -> None:
+    def __init__(self, model: ReplicaModel, count: int) -> None:
         self.model = model
         self.live = [Replica(0.0, model.slots) for _ in range(count)]
         """Those that serve or will, in the order in which they came."""
