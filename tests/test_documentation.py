@@ -176,10 +176,10 @@ def test_the_layers_of_the_architecture_page_are_all_that_there_is() -> None:
 
 
 def test_the_architecture_page_answers_questions_about_every_part() -> None:
-    """About thirty; each part of the core decides something that somebody looks for."""
+    """Up to forty; each part of the core decides something that somebody looks for."""
     text = (ROOT / "docs/architecture.md").read_text().partition("## Where is it decided?")[2]
     rows = re.findall(r"^\| .*\? \| (.*) \|$", text, re.MULTILINE)
-    assert 20 <= len(rows) <= 34
+    assert 20 <= len(rows) <= 40
     parts = {path.name for path in (ROOT / "src/tessera/core").iterdir() if (path / "__init__.py").exists()}
     assert (
         sorted(part for part in parts if not any(f"`core/{part}/" in row or f"`core/{part}`" in row for row in rows))

@@ -189,19 +189,25 @@ class Agent:
         self.measures.started("start")
         try:
             async with self._kubelet, asyncio.TaskGroup() as tasks:
+                # 1. Watch the node, its pods, its GPUNode and the keys.
                 tasks.create_task(self._watched.run(self.measures))
                 tasks.create_task(self._gpunode.store.run(self.measures))
                 tasks.create_task(self._keys.store.run(self.measures))
+                # 2. Wait for the first state of each.
                 await self._watched.synced()
                 await self._gpunode.known()
                 await self._keys.synced()
+                # 3. Start what needs the pods alone.
                 for each in self._beside:
                     tasks.create_task(each(self._view, self.measures))
+                # 4. Get a signing key, and restore the layouts of before a reboot.
                 await until_done(self._begin, partial(self._trouble, what="start"), self._settings.interval_s)
                 self.measures.stopped("start")
+                # 5. Serve the kubelet's calls and the GPU changes that they need; measure.
                 tasks.create_task(self._changes.serve(self._change))
                 tasks.create_task(self._plugins.run(self.measures))
                 tasks.create_task(self.exporter.run(self._settings.measure_s))
+                # 6. Reconcile layouts, offers and annotations; follow the driver's events.
                 tasks.create_task(self._forever("layout", self._layout_wakeup, self._follow))
                 tasks.create_task(self._forever("offer", self._offer_wakeup, self._offer))
                 tasks.create_task(self._forever("record", self._record_wakeup, self._write_pods))

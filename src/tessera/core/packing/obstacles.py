@@ -1,6 +1,7 @@
 """Obstacles: why a pod does not fit on a node, with a cause for programs and a text for people.
 
-`Obstacles` finds those of devices for thousands of nodes at once, in few and short texts; `firstobstacle` has those of
+`Obstacles` finds those of devices for thousands of nodes at once, as a code for each node (`obstaclecodes`), in few and
+short texts; `firstobstacle` has those of
 the node, and names the one that counts where there are several. The scheduler extender prints the texts of devices;
 `tessera plan` and `tessera explain pod` print all of them.
 """
@@ -23,6 +24,17 @@ from tessera.core.gpu.sharing import devices as devices_of
 from tessera.core.packing.fit import CLOSED, UNHEALTHY, Demand, Fleet
 from tessera.core.packing.fit.demand import Devices
 from tessera.core.packing.fit.ways import Amount, NewInstance, Way, Whole
+from tessera.core.packing.obstaclecodes import (
+    MOST_RESTS,
+    counted,
+    counts,
+    pack,
+    rank_above,
+    split_slices,
+    unpack,
+    used_slices,
+    with_rest,
+)
 from tessera.core.workload.need import Ask, Form
 from tessera.core.workload.units import gib
 
@@ -99,12 +111,6 @@ _TEXTS: Final = {
     ),
     Cause.SLICES_LEFT: "{slices}",
 }
-_ASK_BITS: Final = 8
-_GPU_BITS: Final = 8
-_REST_BITS: Final = 12
-_VALUE_BITS: Final = 30
-_SLICE_BITS: Final = 16
-"""Of a value: the memory slices in use; above them the GPU's type."""
 _STATES: Final = (
     ("has no room for it either", "have no room for it either"),
     ("is allocated", "are allocated"),
@@ -116,10 +122,10 @@ _STATES: Final = (
 )
 """What keeps a GPU that could serve an ask from doing it now: of one, and of several."""
 _FULL, _ALLOCATED, _PARTITIONED, _MEMORY_SHARE, _MPS, _UNHEALTHY, _CLOSED = range(len(_STATES))
-_STATE_BITS: Final = 8
-"""Of the number of a node's GPUs in one state."""
-_BUSY_BITS: Final = 5
-"""The same in the value of `DEVICES_BUSY`, which has no full ones."""
+_ALL, _ALL_BITS = range(len(_STATES)), 8
+"""The states that a rest counts, and the bits of each number."""
+_BUSY, _BUSY_BITS = range(_ALLOCATED, len(_STATES)), 5
+"""The same of the value of `DEVICES_BUSY`, which has no full ones."""
 
 
 class Obstacle(msgspec.Struct, frozen=True):
@@ -134,7 +140,7 @@ class Obstacle(msgspec.Struct, frozen=True):
 
 def lasting(codes: Ints) -> NDArray[np.bool_]:
     """Return which codes of `Obstacles.codes` remain even on an empty node."""
-    return np.asarray(codes >> (_VALUE_BITS + _REST_BITS + _GPU_BITS + _ASK_BITS) > Cause.UNREPORTED.rank)
+    return rank_above(codes, Cause.UNREPORTED.rank)
 
 
 class Obstacles:
@@ -166,20 +172,20 @@ class Obstacles:
         kinds = self._fleet.kind.take(nodes, 1)
         codes = np.full(len(nodes), -1, dtype=np.int64)
         if self._fleet.unreported:
-            _put(codes, np.isin(nodes, list(self._fleet.unreported)), _code(Cause.UNREPORTED))
-        _put(codes, np.logical_and.reduce(kinds == 0), _code(Cause.NO_GPU))
-        _put(codes, np.logical_and.reduce(~self._models[kinds]), _code(Cause.NO_MODEL))
+            _put(codes, np.isin(nodes, list(self._fleet.unreported)), pack(Cause.UNREPORTED.rank))
+        _put(codes, np.logical_and.reduce(kinds == 0), pack(Cause.NO_GPU.rank))
+        _put(codes, np.logical_and.reduce(~self._models[kinds]), pack(Cause.NO_MODEL.rank))
         for number, (devices, most) in enumerate(zip(self._demand.devices, self._most, strict=True)):
             able = most[kinds].sum(axis=0)
             _put(codes, able == 0, self._unable(number, devices.ask, kinds))
             few = able < devices.ask.count
             if few.any():
-                _put(codes, few, _code(Cause.DEVICES_FEW, number, able, rest=self._rest(kinds, most[kinds] == 0)))
+                _put(codes, few, pack(Cause.DEVICES_FEW.rank, number, able, rest=self._rest(kinds, most[kinds] == 0)))
         for number, (devices, most) in enumerate(zip(self._demand.devices, self._most, strict=True)):
             left = (codes < 0).nonzero()[0]
             if len(left):
                 codes[left] = self._now(number, devices, most, nodes[left])
-        codes[codes < 0] = _code(Cause.TOGETHER)
+        codes[codes < 0] = pack(Cause.TOGETHER.rank)
         return codes
 
     def of_code(self, code: int) -> Obstacle:
@@ -190,14 +196,14 @@ class Obstacles:
 
     def _unable(self, number: int, ask: Ask, kinds: Ints) -> Ints:
         """Return that no GPU serves an ask, or the type of the first whose devices would, if its allocator did."""
-        none = _code(Cause.NO_DEVICE, number, (self._single[number] & self._models)[kinds].any(axis=0))
+        none = pack(Cause.NO_DEVICE.rank, number, (self._single[number] & self._models)[kinds].any(axis=0))
         if not self._others[number].any():
             return none
         others = self._others[number][kinds]
         rest = self._rest(kinds, ~others)
         first = np.take_along_axis(kinds, others.argmax(axis=0)[np.newaxis], axis=0)[0]
         cause = Cause.BY_SCHEDULER if ask.form is Form.EXACT else Cause.BY_NAME
-        return np.where(others.any(axis=0), _code(cause, number, first, rest=rest), none)
+        return np.where(others.any(axis=0), pack(cause.rank, number, first, rest=rest), none)
 
     def _now(self, number: int, devices: Devices, most: Ints, nodes: Ints) -> Ints:
         """Return what is short for one ask on nodes that could serve it if they were empty; -1 for nothing."""
@@ -205,20 +211,20 @@ class Obstacles:
         kinds = self._fleet.kind.take(nodes, 1)
         able = most[kinds]
         rest = self._rest(kinds, able == 0)
-        codes = np.where(free < devices.ask.count, _code(Cause.DEVICES_FEW_FREE, number, free, rest=rest), -1)
+        codes = np.where(free < devices.ask.count, pack(Cause.DEVICES_FEW_FREE.rank, number, free, rest=rest), -1)
         none = (free == 0) & (codes >= 0)
         if not none.any():
             return codes
         states = np.where(able > 0, self._states(devices, nodes), -1)
-        nearest = _code(Cause.DEVICES_BUSY, number, _counted(states, _BUSY_BITS, first=_ALLOCATED), rest=rest)
+        nearest = pack(Cause.DEVICES_BUSY.rank, number, counted(states, _BUSY, _BUSY_BITS), rest=rest)
         for sort, find in ((NewInstance, self._slices), (Amount, self._amounts)):
             serving = self._open(devices, sort, nodes)
             if serving.any():
                 others = np.where(serving, -1 if sort is Amount else _FULL, states)
-                left = _counted(others, _STATE_BITS)
+                left = counted(others, _ALL, _ALL_BITS)
                 rest = self._rest(kinds, able == 0, left if sort is Amount else left - serving.any(axis=0))
                 found = find(number, serving, nodes)
-                nearest = np.where(found >= 0, found + (rest << _VALUE_BITS), nearest)
+                nearest = np.where(found >= 0, with_rest(found, rest), nearest)
         return np.where(none, nearest, codes)
 
     def _rest(self, kinds: Ints, unable: NDArray[np.bool_], more: Ints | int = 0) -> Ints:
@@ -227,7 +233,7 @@ class Obstacles:
         Args:
             kinds: type of each GPU.
             unable: those that could never serve the ask.
-            more: of the others, how many are in each state, see `_counted`.
+            more: of the others, how many are in each state, see `counted`.
 
         """
         counted = np.vstack((np.where(unable, kinds, 0), np.zeros(kinds.shape[1], dtype=np.int64) + more))
@@ -239,7 +245,7 @@ class Obstacles:
 
     def _numbered(self, rest: tuple[int, ...]) -> int:
         """Return the number of a rest; 0, for no text, where there are too many different ones."""
-        if rest not in self._rests and len(self._rests) < 1 << _REST_BITS:
+        if rest not in self._rests and len(self._rests) < MOST_RESTS:
             self._rests[rest] = len(self._rests)
         return self._rests.get(rest, 0)
 
@@ -275,8 +281,8 @@ class Obstacles:
         most_memory, most_compute = memory.max(axis=0), compute.max(axis=0)
         found = np.where(
             most_compute >= 0,
-            _code(Cause.COMPUTE_LEFT, number, most_compute, self._index(compute.argmax(axis=0), nodes)),
-            _code(Cause.MEMORY_LEFT, number, most_memory, self._index(memory.argmax(axis=0), nodes)),
+            pack(Cause.COMPUTE_LEFT.rank, number, most_compute, self._index(compute.argmax(axis=0), nodes)),
+            pack(Cause.MEMORY_LEFT.rank, number, most_memory, self._index(memory.argmax(axis=0), nodes)),
         )
         return np.where(most_memory >= 0, found, -1)
 
@@ -288,8 +294,10 @@ class Obstacles:
         used = fleet.used.take(nodes, 1) & ((1 << slices) - 1)
         free = np.where(able, slices - np.bitwise_count(used).astype(np.int64), -1)
         rows = free.argmax(axis=0)
-        value = np.take_along_axis((kind << _SLICE_BITS) + used, rows[np.newaxis], axis=0)[0]
-        return np.where(free.max(axis=0) >= 0, _code(Cause.SLICES_LEFT, number, value, self._index(rows, nodes)), -1)
+        value = np.take_along_axis(used_slices(kind, used), rows[np.newaxis], axis=0)[0]
+        return np.where(
+            free.max(axis=0) >= 0, pack(Cause.SLICES_LEFT.rank, number, value, self._index(rows, nodes)), -1
+        )
 
     def _index(self, rows: Ints, nodes: Ints) -> Ints:
         """Return the index in its node of the GPU in each row, 0 where there is none."""
@@ -298,14 +306,11 @@ class Obstacles:
         return np.array([index[node][row] if row < len(index[node]) else 0 for node, row in found], dtype=np.int64)
 
     def _obstacle(self, code: int) -> Obstacle:
-        value = code & ((1 << _VALUE_BITS) - 1)
-        rest = code >> _VALUE_BITS & ((1 << _REST_BITS) - 1)
-        gpu = code >> (_VALUE_BITS + _REST_BITS) & ((1 << _GPU_BITS) - 1)
-        number = code >> (_VALUE_BITS + _REST_BITS + _GPU_BITS) & ((1 << _ASK_BITS) - 1)
-        cause = _CAUSES[code >> (_VALUE_BITS + _REST_BITS + _GPU_BITS + _ASK_BITS)]
+        rank, number, gpu, rest, value = unpack(code)
+        cause = _CAUSES[rank]
         devices = self._demand.devices[number]
         ask, near = devices.ask, 0 if cause.lasting and cause is not Cause.DEVICES_FEW else value
-        busy = _counts(value, _BUSY_BITS, first=_ALLOCATED) if cause is Cause.DEVICES_BUSY else {}
+        busy = counts(value, _BUSY, _BUSY_BITS) if cause is Cause.DEVICES_BUSY else {}
         parts = {}
         if cause is Cause.BY_NAME:
             parts["by_name"] = allocated_by_name(_other_s(self._types[value], ask))
@@ -331,10 +336,10 @@ class Obstacles:
         """Yield the text about the GPUs that an obstacle leaves out."""
         *kinds, more = next(rest for rest, known in self._rests.items() if known == number) or (0,)
         if more:
-            yield _states_text(_counts(more, _STATE_BITS), _STATE_BITS, "more ")
-        counts = Counter(self._named(self._types[kind], ask) for kind in kinds if kind)
-        if counts:
-            named = (f"{count} x {name}" for name, count in sorted(counts.items()))
+            yield _states_text(counts(more, _ALL, _ALL_BITS), _ALL_BITS, "more ")
+        kinds_of = Counter(self._named(self._types[kind], ask) for kind in kinds if kind)
+        if kinds_of:
+            named = (f"{count} x {name}" for name, count in sorted(kinds_of.items()))
             yield f"{' and '.join(named)} cannot provide it"
 
     def _named(self, gpu_type: GpuType, ask: Ask) -> str:
@@ -348,7 +353,7 @@ class Obstacles:
 
     def _slices_text(self, devices: Devices, value: int, gpu: int) -> tuple[str, int]:
         """Return the free memory slices of a GPU and the possible starts of the instance, and the number of slices."""
-        kind, used = value >> _SLICE_BITS, value & ((1 << _SLICE_BITS) - 1)
+        kind, used = split_slices(value)
         model = self._fleet.types[kind].model
         ways = (way.by_type.get(kind) for tier in devices.tiers for way in tier if isinstance(way, NewInstance))
         profile = next(way.profile or "" for way in ways if way is not None)
@@ -364,28 +369,11 @@ class Obstacles:
         return f"no room for {profile}: {has}, but {why}", len(free)
 
 
-def _counted(states: Ints, bits: int, *, first: int = 0) -> Ints:
-    """Return for each node how many of its GPUs are in each state from `first` on, in so many bits each.
-
-    The largest number stands for as many or more.
-    """
-    counts = np.zeros(states.shape[1], dtype=np.int64)
-    for state in range(first, len(_STATES)):
-        counts += np.minimum((states == state).sum(axis=0), (1 << bits) - 1) << bits * (state - first)
-    return counts
-
-
-def _counts(counted: int, bits: int, *, first: int = 0) -> dict[int, int]:
-    """Return how many GPUs are in each state, by what `_counted` returned."""
-    found = {state: counted >> bits * (state - first) & ((1 << bits) - 1) for state in range(first, len(_STATES))}
-    return {state: count for state, count in found.items() if count}
-
-
-def _states_text(counts: Mapping[int, int], bits: int, more: str = "") -> str:
+def _states_text(by_state: Mapping[int, int], bits: int, more: str = "") -> str:
     """Return how many GPUs are in each state: `2 more GPUs are allocated, 1 is unhealthy`."""
-    most, (first, *_) = (1 << bits) - 1, counts
+    most, (first, *_) = (1 << bits) - 1, by_state
     parts = []
-    for state, count in counts.items():
+    for state, count in by_state.items():
         number = f"{count} or more" if count == most else str(count)
         gpus = f" {more}{'GPU' if count == 1 else 'GPUs'}" if state == first else ""
         parts.append(f"{number}{gpus} {_STATES[state][count > 1]}")
@@ -459,16 +447,6 @@ def _of_free(fleet: Fleet, way: Way, kind: int) -> int:
     if isinstance(way, Amount | Whole):
         return 1
     return sum(device.clients for device in gpu_type.devices if device.option == option)
-
-
-def _code(cause: Cause, number: int = 0, value: Ints | int = 0, gpu: Ints | int = 0, *, rest: Ints | int = 0) -> Ints:
-    """Return a code; larger values become the largest code."""
-    most = np.minimum(value, (1 << _VALUE_BITS) - 1).astype(np.int64)
-    index = np.clip(gpu, 0, (1 << _GPU_BITS) - 1).astype(np.int64)
-    ask = min(number, (1 << _ASK_BITS) - 1)
-    left: Ints = (index << _REST_BITS) + rest
-    code: Ints = (((cause.rank << _ASK_BITS) + ask) << (_GPU_BITS + _REST_BITS + _VALUE_BITS)) + (left << _VALUE_BITS)
-    return code + most
 
 
 def _put(codes: Ints, where: NDArray[np.bool_], code: Ints) -> None:
