@@ -5,7 +5,7 @@ import pytest
 
 from builders.fleets import A30, A100, T4, amount, gpu, node, plain_share, slices
 from builders.gpufacts import at
-from builders.holders import holder
+from builders.ledgerentries import entry
 from builders.shares import share, whole
 from tessera.core.cluster.closing import closed
 from tessera.core.cluster.namedshares import named_share
@@ -71,49 +71,49 @@ REASONS = {
     ),
     "memory is short": (
         node("n", gpu(0, T4), gpu(1, T4)),
-        (holder("a", share(0, memory_mib=12_000)), holder("b", share(1, memory_mib=11_000))),
+        (entry("a", share(0, memory_mib=12_000)), entry("b", share(1, memory_mib=11_000))),
         plain_share(6 * 1024),
         "failed",
         "too little free GPU memory: 6 GiB requested, at most 4.2 GiB free on one GPU (GPU 1)",
     ),
     "compute is short": (
         node("n", gpu(0, T4)),
-        (holder("a", share(0, memory_mib=1, percent=90)),),
+        (entry("a", share(0, memory_mib=1, percent=90)),),
         amount(1_024, compute_percent=30),
         "failed",
         "too little free compute: 30 % requested, at most 10 % free on a GPU with enough memory (GPU 0)",
     ),
     "one of two GPUs has room": (
         node("n", gpu(0, T4), gpu(1, T4)),
-        (holder("a", share(0, memory_mib=12_000)),),
+        (entry("a", share(0, memory_mib=12_000)),),
         amount(8 * 1024, count=2),
         "failed",
         "too few free devices: 2 x 8 GiB requested, 1 free",
     ),
     "in use in another mode": (
         node("n", gpu(0, A30)),
-        (holder("a", share(0, at="1g.6gb@0")),),
+        (entry("a", share(0, at="1g.6gb@0")),),
         plain_share(1_024),
         "failed",
         "no room for 1 GiB: 1 GPU is partitioned by MIG",
     ),
     "memory slices in pieces": (
         node("n", gpu(0, A30)),
-        (holder("a", share(0, at="1g.6gb@0")), holder("b", share(0, at="1g.6gb@2"))),
+        (entry("a", share(0, at="1g.6gb@0")), entry("b", share(0, at="1g.6gb@2"))),
         slices("2g.12gb"),
         "failed",
         "no room for 2g.12gb: GPU 0 has memory slices 1, 3 free, but 2g.12gb starts only at 0, 2",
     ),
     "nothing can be cut": (
         node("n", gpu(0, A30)),
-        (holder("a", share(0)),),
+        (entry("a", share(0)),),
         slices("2g.12gb"),
         "failed",
         "no room for nvidia.com/mig-2g.12gb: 1 GPU is shared by memory",
     ),
     "no GPU is free": (
         node("n", gpu(0, T4)),
-        (holder("a", share(0)),),
+        (entry("a", share(0)),),
         WHOLE,
         "failed",
         "no room for nvidia.com/gpu: 1 GPU is shared by memory",
@@ -167,7 +167,7 @@ REASONS = {
     ),
     "memory is short, and other GPUs are shared otherwise": (
         node("n", gpu(0, T4), gpu(1, T4, SLICED), gpu(2, A30, SLICED), gpu(3, A30, Sharing(modes=())), gpu(4, T4)),
-        (holder("a", share(0, memory_mib=12_000)), holder("b", whole(4))),
+        (entry("a", share(0, memory_mib=12_000)), entry("b", whole(4))),
         plain_share(6 * 1024),
         "failed",
         (
@@ -178,7 +178,7 @@ REASONS = {
     ),
     "compute is short, and GPUs of other models do not count": (
         node("n", gpu(0, A30), gpu(1, T4), gpu(2, T4)),
-        (holder("a", share(0, memory_mib=1, percent=90)),),
+        (entry("a", share(0, memory_mib=1, percent=90)),),
         two_models(amount(1_024, compute_percent=30)),
         "failed",
         (
@@ -189,8 +189,8 @@ REASONS = {
     "memory slices in pieces on several GPUs": (
         node("n", gpu(0, A30), gpu(1, A30), gpu(2, A30), gpu(3, T4)),
         (
-            *(holder(f"{i}-{at}", share(i, at=f"1g.6gb@{at}")) for i in range(2) for at in (0, 2)),
-            holder("c", share(2)),
+            *(entry(f"{i}-{at}", share(i, at=f"1g.6gb@{at}")) for i in range(2) for at in (0, 2)),
+            entry("c", share(2)),
         ),
         slices("2g.12gb"),
         "failed",
@@ -201,7 +201,7 @@ REASONS = {
     ),
     "no device is free, and some GPUs have none": (
         node("n", gpu(0, T4), gpu(1, T4, SLICED)),
-        (holder("a", share(0)),),
+        (entry("a", share(0)),),
         amount(1_024, Isolation.HARDWARE),
         "failed",
         (
@@ -218,35 +218,35 @@ REASONS = {
     ),
     "a GPU that serves amounts in another mode": (
         node("n", gpu(0, T4)),
-        (holder("a", share(0)),),
+        (entry("a", share(0)),),
         amount(800, Isolation.DRIVER),
         "failed",
         "no room for 800 MiB with driver isolation: 1 GPU is shared by memory",
     ),
     "one memory slice where no instance starts": (
         node("n", gpu(0)),
-        tuple(holder(f"p{i}", share(0, at=f"1g.5gb@{i}")) for i in range(7)),
+        tuple(entry(f"p{i}", share(0, at=f"1g.5gb@{i}")) for i in range(7)),
         slices("1g.5gb"),
         "failed",
         "no room for 1g.5gb: GPU 0 has memory slice 7 free, but 1g.5gb starts only at 0, 1, 2, 3, 4, 5, 6",
     ),
     "no memory slice": (
         node("n", gpu(0)),
-        (holder("a", share(0, at="3g.20gb@0")), holder("b", share(0, at="3g.20gb@4"))),
+        (entry("a", share(0, at="3g.20gb@0")), entry("b", share(0, at="3g.20gb@4"))),
         slices("3g.20gb"),
         "failed",
         "no room for 3g.20gb: GPU 0 has no free memory slice",
     ),
     "no memory slice on two GPUs": (
         node("n", gpu(0), gpu(1)),
-        tuple(holder(f"{index}@{at}", share(index, at=f"3g.20gb@{at}")) for index in (0, 1) for at in (0, 4)),
+        tuple(entry(f"{index}@{at}", share(index, at=f"3g.20gb@{at}")) for index in (0, 1) for at in (0, 4)),
         slices("3g.20gb"),
         "failed",
         "no room for 3g.20gb: GPU 0 has no free memory slice; 1 more GPU has no room for it either",
     ),
     "media engines that are allocated": (
         node("n", gpu(0)),
-        (holder("a", share(0, at="1g.5gb+me@0")),),
+        (entry("a", share(0, at="1g.5gb+me@0")),),
         slices("1g.5gb.me"),
         "failed",
         (
@@ -256,7 +256,7 @@ REASONS = {
     ),
     "existing instances that could be repartitioned": (
         node("n", gpu(0, A30, Sharing(layout=(Placement(0, 2, "2g.12gb"),)))),
-        (holder("a", share(0, at="2g.12gb@0")), holder("b", share(0, at="2g.12gb@2"))),
+        (entry("a", share(0, at="2g.12gb@0")), entry("b", share(0, at="2g.12gb@2"))),
         slices("2g.12gb"),
         "failed",
         "no room for 2g.12gb: GPU 0 has no free memory slice",
@@ -264,11 +264,11 @@ REASONS = {
     "each GPU has its own cause": (
         node("n", *(gpu(index, A30) for index in range(5))),
         (
-            holder("a", share(0, at="1g.6gb@0")),
-            holder("b", whole(1)),
-            holder("c", whole(2)),
-            holder("d", share(3, mode=Mode.MPS)),
-            holder("e", share(4)),
+            entry("a", share(0, at="1g.6gb@0")),
+            entry("b", whole(1)),
+            entry("c", whole(2)),
+            entry("d", share(3, mode=Mode.MPS)),
+            entry("e", share(4)),
         ),
         WHOLE,
         "failed",
@@ -279,14 +279,14 @@ REASONS = {
     ),
     "more GPUs than are counted": (
         node("n", *(gpu(index, T4, FIXED) for index in range(32))),
-        tuple(holder(f"p{index}", whole(index)) for index in range(32)),
+        tuple(entry(f"p{index}", whole(index)) for index in range(32)),
         WHOLE,
         "failed",
         "no room for nvidia.com/gpu: 31 or more GPUs are allocated",
     ),
     "replicas that are allocated": (
         node("n", gpu(0, T4, SLICED)),
-        tuple(holder(each, share(0, mode=Mode.TIME_SLICING)) for each in "ab"),
+        tuple(entry(each, share(0, mode=Mode.TIME_SLICING)) for each in "ab"),
         WHOLE,
         "failed",
         "no room for nvidia.com/gpu: 1 GPU is allocated",
@@ -299,7 +299,7 @@ def test_gpus_that_new_pods_get_nothing_of_are_unhealthy_or_closed() -> None:
     spec = msgspec.structs.replace(node("n", *gpus), unhealthy=(1,))
     ledger = Ledger()
     ledger.put_node(spec, reserved=(named_share(gpus[1], None), named_share(gpus[3], None)))
-    for each in (holder("a", whole(0)), holder("b", whole(2)), holder("c", whole(2))):
+    for each in (entry("a", whole(0)), entry("b", whole(2)), entry("c", whole(2))):
         ledger.put_pod(each)
     want = "no room for nvidia.com/gpu: 2 GPUs are allocated, 1 is unhealthy, 1 is closed to new pods"
     assert ledger.filter(WHOLE, ["n"]).failed == {"n": want}

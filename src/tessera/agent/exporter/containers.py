@@ -31,7 +31,7 @@ class Pods(Protocol):
         """Whether processes of pods cannot be observed."""
 
 
-class AllocatedDevices(Protocol):
+class AgentAllocations(Protocol):
     """The agent's record of allocations; `agent.deviceplugin.allocations.allocationrecord.AllocationRecord` is one."""
 
     @property
@@ -58,7 +58,7 @@ class NodeContainers:
 
     """
 
-    def __init__(self, record: AllocatedDevices, view: Pods, proc: Path, orphans: Orphans) -> None:
+    def __init__(self, record: AgentAllocations, view: Pods, proc: Path, orphans: Orphans) -> None:
         self._record = record
         self._orphans = orphans
         self._view = view

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from builders.fleets import A30, A100, T4, amount, gpu, node, slices
-from builders.holders import holder
+from builders.ledgerentries import entry
 from builders.shares import share
 from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.gpu.mig import Placement
@@ -61,7 +61,7 @@ CLASHES = {
 
 @pytest.mark.parametrize(("shares", "want"), CLASHES.values(), ids=CLASHES)
 def test_what_cannot_be_held_closes_the_gpu_while_it_lasts(shares: tuple[Share, ...], want: str) -> None:
-    pods = tuple(holder(f"p{i}", each) for i, each in enumerate(shares))
+    pods = tuple(entry(f"p{i}", each) for i, each in enumerate(shares))
     ledger = ledger_of(node("n", gpu(0, T4)), pods=pods)
     keys = tuple(each.key for each in pods)
     index = shares[0].gpu
@@ -75,7 +75,7 @@ def test_what_cannot_be_held_closes_the_gpu_while_it_lasts(shares: tuple[Share, 
 
 
 def test_replicas_are_held_up_to_their_number() -> None:
-    pods = tuple(holder(f"p{i}", share(mode=Mode.TIME_SLICING)) for i in range(3))
+    pods = tuple(entry(f"p{i}", share(mode=Mode.TIME_SLICING)) for i in range(3))
     ledger = ledger_of(node("n", gpu(0, T4, SLICED)), pods=pods[:2])
     assert not ledger.fits(WHOLE, "n")
     assert list(ledger.impossible_shares) == []
@@ -85,7 +85,7 @@ def test_replicas_are_held_up_to_their_number() -> None:
 
 
 def test_what_is_set_aside_is_held_again_afterwards() -> None:
-    pods = tuple(holder(uid, share(memory_mib=7_000)) for uid in ("a", "b"))
+    pods = tuple(entry(uid, share(memory_mib=7_000)) for uid in ("a", "b"))
     ledger = ledger_of(node("n", gpu(0, T4)), pods=pods)
     restore = ledger.set_aside(["a", "b"])
     assert ledger.pods_on("n") == ()
@@ -95,12 +95,12 @@ def test_what_is_set_aside_is_held_again_afterwards() -> None:
     assert not ledger.fits(amount(2_000), "n")
 
 
-GIVEN, THERE = share(memory_mib=8_000), holder("there", share(memory_mib=8_000))
+GIVEN, THERE = share(memory_mib=8_000), entry("there", share(memory_mib=8_000))
 
 # sentence: (what a node holds, what is reserved on it, shares, whether they can be held too)
 HELD: dict[str, tuple[tuple[LedgerEntry, ...], tuple[Share, ...], tuple[Share, ...], bool]] = {
     "nothing else": ((), (), (GIVEN,), True),
-    "enough is left": ((holder("there", share(memory_mib=7_000)),), (), (GIVEN,), True),
+    "enough is left": ((entry("there", share(memory_mib=7_000)),), (), (GIVEN,), True),
     "too little is left": ((THERE,), (), (GIVEN,), False),
     "what is there is doubted": ((msgspec.structs.replace(THERE, doubted=True),), (), (GIVEN,), True),
     "another way of sharing": ((THERE,), (), (share(mode=Mode.WHOLE, memory_mib=15_360),), False),
@@ -126,7 +126,7 @@ def test_whether_these_very_shares_can_be_held(case: str) -> None:
 
 
 def test_a_gpu_that_is_closed_is_open_again_when_its_node_comes_anew() -> None:
-    ledger = ledger_of(node("n", gpu(0, T4)), pods=(holder("a", share(memory_mib=20_000)),))
+    ledger = ledger_of(node("n", gpu(0, T4)), pods=(entry("a", share(memory_mib=20_000)),))
     assert len(ledger.impossible_shares) == 1
     ledger.put_node(node("n", gpu(0, A100)))
     assert list(ledger.impossible_shares) == []
@@ -135,7 +135,7 @@ def test_a_gpu_that_is_closed_is_open_again_when_its_node_comes_anew() -> None:
 
 
 def test_pods_on_a_node_that_is_not_there_are_kept_until_it_comes() -> None:
-    ledger = ledger_of(pods=(holder("a", share(memory_mib=15_000)),))
+    ledger = ledger_of(pods=(entry("a", share(memory_mib=15_000)),))
     assert [held.id for held in ledger.pods_on("n")] == ["a"]
     ledger.put_node(node("n", gpu(0, T4)))
     assert not ledger.fits(amount(1_000), "n")
@@ -149,13 +149,13 @@ def test_pods_on_a_node_that_is_not_there_are_kept_until_it_comes() -> None:
 
 
 def test_a_pod_put_again_replaces_what_it_held_wherever_that_was() -> None:
-    ledger = ledger_of(node("n", gpu(0, T4)), node("m", gpu(0, T4)), pods=(holder("a", share(memory_mib=15_000)),))
+    ledger = ledger_of(node("n", gpu(0, T4)), node("m", gpu(0, T4)), pods=(entry("a", share(memory_mib=15_000)),))
     assert ledger.filter(amount(1_000), ["n", "m"]).fitting == ("m",)
-    ledger.put_pod(holder("a", share(memory_mib=15_000), on="m"))
+    ledger.put_pod(entry("a", share(memory_mib=15_000), on="m"))
     assert ledger.filter(amount(1_000), ["n", "m"]).fitting == ("n",)
-    ledger.put_pod(holder("a", on="m"))
-    ledger.put_pod(holder("a", on="m"))
-    ledger.put_pod(holder("b", on="m"))
+    ledger.put_pod(entry("a", on="m"))
+    ledger.put_pod(entry("a", on="m"))
+    ledger.put_pod(entry("b", on="m"))
     assert ledger.filter(amount(1_000), ["n", "m"]).fitting == ("n", "m")
     ledger.drop_pod("a")
     ledger.drop_pod("b")
@@ -164,7 +164,7 @@ def test_a_pod_put_again_replaces_what_it_held_wherever_that_was() -> None:
 
 def test_cpu_memory_and_pods_are_counted_but_not_judged() -> None:
     need = Need(cpu_milli=60_000, memory_mib=1 << 19)
-    ledger = ledger_of(node("n", gpu(0, T4)), pods=(holder("a", need=need), holder("b", need=need)))
+    ledger = ledger_of(node("n", gpu(0, T4)), pods=(entry("a", need=need), entry("b", need=need)))
     assert ledger.left("n") == (64_000 - 120_000, 0, 108)
     assert ledger.fits(msgspec.structs.replace(amount(1), cpu_milli=99_000), "n")
     ledger.put_node(node("n", gpu(0, T4), cpu_milli=200_000))
@@ -174,7 +174,7 @@ def test_cpu_memory_and_pods_are_counted_but_not_judged() -> None:
 def test_numbers_too_large_to_count_are_counted_as_very_large() -> None:
     huge = Need(cpu_milli=1 << 80, memory_mib=1 << 80, asks=(Ask(resource="nvidia.com/gpu", count=1 << 80),))
     spec = msgspec.structs.replace(node("n", gpu(0, T4), gpu(0, A30)), cpu_milli=1 << 80)
-    ledger = ledger_of(spec, pods=(holder("a", need=huge),))
+    ledger = ledger_of(spec, pods=(entry("a", need=huge),))
     ledger.arrive("b", huge)
     assert ledger.left("n")[0] == 0
     assert (
@@ -194,9 +194,9 @@ def test_what_kube_scheduler_decides_does_not_make_another_kind_of_need() -> Non
 def test_scores_give_ten_to_one_node_and_spread_the_others() -> None:
     nodes = [node(name, gpu(0, T4)) for name in "cabd"]
     ledger = ledger_of(*nodes, policy="best-fit")
-    ledger.put_pod(holder("x", share(memory_mib=4_000), on="a"))
-    ledger.put_pod(holder("y", share(memory_mib=8_000), on="b"))
-    ledger.put_pod(holder("z", share(memory_mib=15_000), on="d"))
+    ledger.put_pod(entry("x", share(memory_mib=4_000), on="a"))
+    ledger.put_pod(entry("y", share(memory_mib=8_000), on="b"))
+    ledger.put_pod(entry("z", share(memory_mib=15_000), on="d"))
     assert ledger.scores(amount(4_000), ["a", "b", "c", "d"]) == (6, 10, 3, 0)
     assert ledger.scores(amount(4_000), ["c"]) == (10,)
     ledger.drop_pod("x")
@@ -206,7 +206,7 @@ def test_scores_give_ten_to_one_node_and_spread_the_others() -> None:
 
 def test_of_equal_nodes_the_one_that_holds_most_of_the_images_is_chosen() -> None:
     ledger = ledger_of(*[node(name, gpu(0, T4)) for name in "cabd"], policy="best-fit")
-    ledger.put_pod(holder("y", share(memory_mib=8_000), on="b"))
+    ledger.put_pod(entry("y", share(memory_mib=8_000), on="b"))
     names, need = ["a", "b", "c", "d"], amount(4_000)
     assert ledger.best(need, names, {"a": 9 << 30}) == "b", "images never outweigh GPUs"
     ledger.drop_pod("y")
@@ -221,7 +221,7 @@ def test_reserved_devices_are_for_nobody_else() -> None:
     ledger.put_node(node("n", gpu(0, A30)), reserved=(desired,))
     assert ledger.fits(slices("2g.12gb"), "n")
     assert not ledger.fits(slices("2g.12gb", 2), "n")
-    ledger.put_pod(holder("a", desired))
+    ledger.put_pod(entry("a", desired))
     assert ledger.fits(slices("2g.12gb"), "n"), "the pod holds what was reserved"
     assert list(ledger.impossible_shares) == []
     ledger.put_node(node("n", gpu(0, A30)))
@@ -230,7 +230,7 @@ def test_reserved_devices_are_for_nobody_else() -> None:
 
 
 def test_a_whole_gpu_that_is_reserved_gives_nothing_new_while_pods_are_on_it() -> None:
-    ledger = ledger_of(node("n", gpu(0, A30)), pods=(holder("a", share()),))
+    ledger = ledger_of(node("n", gpu(0, A30)), pods=(entry("a", share()),))
     assert ledger.fits(amount(1_000), "n")
     ledger.put_node(node("n", gpu(0, A30)), reserved=(share(mode=Mode.WHOLE),))
     assert not ledger.fits(amount(1_000), "n")
@@ -242,21 +242,21 @@ def test_a_whole_gpu_that_is_reserved_gives_nothing_new_while_pods_are_on_it() -
 
 
 def doubted(uid: str, *shares: Share) -> LedgerEntry:
-    return msgspec.structs.replace(holder(uid, *shares), doubted=True)
+    return msgspec.structs.replace(entry(uid, *shares), doubted=True)
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["held first", "doubted first"])
 def test_what_is_doubted_is_kept_free_where_it_can_be_and_is_never_a_conflict(first: bool) -> None:
     ledger = ledger_of(node("n", gpu(0, T4)))
     pods = [
-        holder("a", share(memory_mib=9_000)),
+        entry("a", share(memory_mib=9_000)),
         doubted("b", share(memory_mib=6_000)),
         doubted("c", share(memory_mib=9)),
     ]
     for pod in pods if first else reversed(pods):
         ledger.put_pod(pod)
     assert not ledger.fits(amount(2_000), "n"), "what is doubted may be true"
-    more = holder("d", share(memory_mib=2_000))
+    more = entry("d", share(memory_mib=2_000))
     ledger.put_pod(more)
     assert ledger.fits(amount(4_000), "n"), "both cannot be"
     assert not ledger.fits(amount(4_360), "n"), "what can be, may be true"
@@ -270,10 +270,10 @@ def test_what_is_doubted_is_kept_free_where_it_can_be_and_is_never_a_conflict(fi
 
 @pytest.mark.parametrize("wrong", [share(5), share(memory_mib=-5), share(mode=Mode.WHOLE), share(memory_mib=90_000)])
 def test_what_is_doubted_and_cannot_be_closes_nothing(wrong: Share) -> None:
-    ledger = ledger_of(node("n", gpu(0, T4)), pods=(holder("a", share()), doubted("b", wrong)))
+    ledger = ledger_of(node("n", gpu(0, T4)), pods=(entry("a", share()), doubted("b", wrong)))
     assert ledger.fits(amount(14_000), "n")
     assert list(ledger.impossible_shares) == []
-    ledger.put_pod(holder("b", wrong))
+    ledger.put_pod(entry("b", wrong))
     assert len(ledger.impossible_shares) == 1, "it is known now"
 
 
@@ -314,7 +314,7 @@ def test_the_shares_follow_the_asks_over_containers_gpus_and_models() -> None:
     assert [(each.container, each.memory_mib >= 5_000) for each in got] == [("a", True), ("a", True), ("b", True)]
     assert {each.gpu for each in got[:2]} == {0, 1}
     assert got[2].isolation is Isolation.HARDWARE
-    ledger.put_pod(holder("p", *got))
+    ledger.put_pod(entry("p", *got))
     assert list(ledger.impossible_shares) == []
 
 
@@ -353,7 +353,7 @@ def test_arrivals_without_end_are_forgotten() -> None:
 
 def test_a_node_put_as_it_was_changes_nothing() -> None:
     spec = node("n", gpu(0, T4))
-    ledger = ledger_of(spec, pods=(holder("a", share(memory_mib=15_000)),))
+    ledger = ledger_of(spec, pods=(entry("a", share(memory_mib=15_000)),))
     ledger.put_node(spec)
     ledger.put_node(msgspec.structs.replace(spec, labels=(("zone", "a"),)))
     ledger.put_node(msgspec.structs.replace(spec, max_pods=10))
@@ -368,5 +368,5 @@ def test_states_of_nodes_without_end_are_forgotten() -> None:
     names = [f"n{i}" for i in range(4_100)]
     for i, name in enumerate(names):
         ledger.put_node(node(name, gpu(0, T4), gpu(1, T4)))
-        ledger.put_pod(holder(name, share(memory_mib=1 + i), on=name))
+        ledger.put_pod(entry(name, share(memory_mib=1 + i), on=name))
     assert ledger.filter(both, names).fitting == tuple(names)

@@ -240,7 +240,7 @@ def _enforcement(name: str, field: Field, notes: list[str]) -> tuple[Enforcement
 # Pods
 
 
-class _PodAllocation(NamedTuple):
+class _PodState(NamedTuple):
     """A pod's state and its devices."""
 
     pod: Pod
@@ -264,7 +264,7 @@ class _Pods:
         self._pending = {each.key: each for each in observed.pending}
 
     def read(self, field: Field) -> ObservedPod:
-        allocation = self._pod_allocation(field, PodKey("/".join(identity(field))))
+        allocation = self._pod_state(field, PodKey("/".join(identity(field))))
         scheduler = _spec(field).get("schedulerName") or "default-scheduler"
         return ObservedPod(
             pod=allocation.pod,
@@ -283,25 +283,25 @@ class _Pods:
             images=pod_images(_object(field)),
         )
 
-    def _pod_allocation(self, field: Field, key: PodKey) -> _PodAllocation:
+    def _pod_state(self, field: Field, key: PodKey) -> _PodState:
         if key in self._pending:
-            return _PodAllocation(self._pending[key])
+            return _PodState(self._pending[key])
         running = self._running.get(key)
         if running is None or key in self._unread:
             return self._left_out(field, key)
         if key in self._recorded and key not in self._invalid_assignment:
-            return _PodAllocation(running.pod, running.assignment.node, self._recorded[key], Record.RECORDED)
+            return _PodState(running.pod, running.assignment.node, self._recorded[key], Record.RECORDED)
         shares, problem = running.assignment.shares, self._invalid_assignment.get(key, "")
-        return _PodAllocation(
+        return _PodState(
             running.pod, running.assignment.node, shares, Record.UNRECORDED if shares else Record.NONE, problem
         )
 
-    def _left_out(self, field: Field, key: PodKey) -> _PodAllocation:
+    def _left_out(self, field: Field, key: PodKey) -> _PodState:
         """Return what is known of an invalid pod; its recorded devices count all the same."""
         node = NodeName(node_of(field)) or None
         unread = self._unread.get(key, "")
         problem = f"its request cannot be read: {unread}" if unread else ""
-        allocation = _PodAllocation(Pod(key=key, need=Need(node_name=node or "")), node, unread=unread, problem=problem)
+        allocation = _PodState(Pod(key=key, need=Need(node_name=node or "")), node, unread=unread, problem=problem)
         try:
             keys = self._keys.get(node or "")
             shares = read_shares(field, None, share_unit_mib=self._unit_mib, keys=keys) if node else None
