@@ -104,6 +104,25 @@ async def test_a_redirect_to_another_server_gets_no_credentials(served: Registry
         assert "authorization" not in store.requested[0].headers
 
 
+async def test_a_login_that_the_target_of_a_redirect_demands_is_not_begun(served: RegistryServer) -> None:
+    served.user = "user:p"
+
+    def demanding(_asked: Asked) -> bytes:
+        return headed("401 Unauthorized", f'WWW-Authenticate: Bearer realm="{store.url}/token"')
+
+    async with serving(demanding) as store:
+
+        def spoil(requested: Asked) -> bytes | None:
+            redirected = "/manifests/" in requested.target and "authorization" in requested.headers
+            return headed("307 Temporary Redirect", f"Location: {store.url}/blob") if redirected else None
+
+        served.spoil = spoil
+        async with HttpRegistry(keychain(served.host, '{"username": "user", "password": "p"}')) as client:
+            with pytest.raises(Unavailable, match=r"to which it redirects, asks for a login \(HTTP 401\)"):
+                await client.manifest(one(served))
+        assert [each.target for each in store.requested] == ["/blob"], "no token is requested there"
+
+
 MISBEHAVING: dict[str, tuple[bytes | None, type[TesseraError], str]] = {
     "an endless answer": (chunked(*[b"x" * (1 << 20)] * 6), Unavailable, "more than 4194304 bytes"),
     "a redirect in a circle": (

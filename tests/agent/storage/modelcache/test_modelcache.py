@@ -473,6 +473,26 @@ async def test_a_fetch_keeps_the_bandwidth_limit_of_the_node(node: Node) -> None
     assert time.monotonic() - begun > 0.7  # a quarter of a second's bytes may come ahead
 
 
+async def test_a_fetch_is_interrupted_by_a_model_that_pods_wait_for_and_continues_after_it(node: Node) -> None:
+    slow = node.put("slow", **{f"{number}": os.urandom(MIB // 4) for number in range(10)})
+    quick = node.put("quick", a=b"1")
+    await node.tell(desired(slow, "slow"))
+    async with node.running(limits=TransferLimits(bytes_per_second=MIB)):
+        await node.model(lambda each: each.state == "Fetching", "slow")
+        await node.tell(desired(quick, "quick", has_pending_pods=True), desired(slow, "slow"))
+        found = await node.reports(lambda each: any(has()(one) for one in each.observed))
+        assert {each.name: each.state for each in found.observed if has()(each)} == {"quick": "Ready"}
+        report = await node.model(has(), "slow")
+        assert (report.failures, report.reason) == (0, "")
+
+
+def test_below_the_mount_point_of_a_disk_that_was_unmounted_no_model_is_made(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    with pytest.raises(Unavailable, match=r"is empty and nothing is mounted there: run `tessera disks apply`"):
+        ModelDisk(tmp_path / "disk" / "models").claim("llama")
+    assert list((tmp_path / "disk").iterdir()) == []
+
+
 class SmallFolder(ModelFolder):
     """On a disk of 9 MiB for all models, as they are counted on it."""
 

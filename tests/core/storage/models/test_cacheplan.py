@@ -198,6 +198,63 @@ def test_where_checksums_are_required_a_revision_that_none_verified_is_withheld_
     )
 
 
+INTERRUPTS: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
+    "of a higher priority": ({"priority": 1}, {}, True),
+    "for which pods are pending": ({"has_pending_pods": True}, {}, True),
+    "for which pods are pending, of a lower priority": ({"has_pending_pods": True}, {"priority": 1}, False),
+    "for which pods are pending as for the other": ({"has_pending_pods": True}, {"has_pending_pods": True}, False),
+    "that is as urgent": ({}, {}, False),
+}
+
+
+@pytest.mark.parametrize("case", INTERRUPTS)
+def test_a_model_interrupts_the_fetch_of_another(case: str) -> None:
+    first, running, want = INTERRUPTS[case]
+    models = {"a": model("a", **first), "b": model("b", **running)}
+    plan = plan_cache(models, {}, fetching=Fetching(running="b"), displaced={})
+    assert (plan.steps, plan.fetch) == ((CancelFetch("b"),) if want else (), None)
+    there = {"a": on_node("1", "1")}
+    assert plan_cache(models, there, fetching=Fetching(running="b"), displaced={}).steps == (), "new pods get one"
+    failed = ObservedModel(name="a", identity=models["a"].identity, failures=1)
+    fetching = Fetching(now_s=1e6, running="b", reports={"a": failed})
+    assert plan_cache(models, {}, fetching=fetching, displaced={}).steps == (), "it may fail again"
+
+
+URGENCIES = st.lists(st.tuples(st.integers(0, 2), st.booleans()), min_size=1, max_size=5)
+
+
+@given(URGENCIES, st.integers(0, 4), st.integers(1, 4))
+def test_each_fetch_is_interrupted_by_more_urgent_ones_alone_and_all_models_are_fetched(
+    urgencies: list[tuple[int, bool]], first: int, takes: int
+) -> None:
+    """Takes: of how many plans a fetch sees the end."""
+    models = {
+        f"m{number}": model(f"m{number}", priority=priority, has_pending_pods=waits)
+        for number, (priority, waits) in enumerate(urgencies)
+    }
+    models = dict(sorted(models.items(), key=lambda each: (-each[1].priority, -each[1].has_pending_pods)))
+    running, left, there, canceled = f"m{first % len(models)}", takes, dict[str, ModelOnNode](), 0
+    reports: dict[str, ObservedModel] = {}
+    for _ in range(3 * takes * len(models)):
+        plan = plan_cache(models, there, fetching=Fetching(running=running, reports=reports), displaced={})
+        if plan.steps:
+            assert plan.steps == (CancelFetch(running),)
+            next_ = plan_cache(models, there, fetching=Fetching(reports=reports), displaced={}).fetch
+            assert next_ is not None
+            assert next_.urgency > models[running].urgency
+            running, canceled = "", canceled + 1
+        elif plan.fetch is not None:
+            running, left = plan.fetch.name, takes
+        elif running:
+            left -= 1
+            if not left:
+                there[running] = on_node("1", "1")
+                reports[running] = ObservedModel(name=running, identity=models[running].identity)
+                running = ""
+    assert there.keys() == models.keys()
+    assert canceled <= 1, "what is fetched in order is interrupted by nothing"
+
+
 DUE: dict[str, tuple[DesiredModel, ObservedModel | None, bool]] = {
     "one that was never checked": (model("a"), None, True),
     "one that is there": (model("a"), ObservedModel(name="a", revision="1", checked_s=1.0), False),
@@ -451,12 +508,17 @@ class Node(RuleBasedStateMachine):
         keep=st.integers(1, 2),
         priorities=st.permutations((0, 1)),
         named=st.sampled_from(("", *NAMES)),
+        awaited=st.frozensets(st.sampled_from(NAMES)),
     )
-    def desire(self, names: frozenset[str], keep: int, priorities: list[int], named: str) -> None:
+    def desire(
+        self, names: frozenset[str], keep: int, priorities: list[int], named: str, awaited: frozenset[str]
+    ) -> None:
         """The controller says what the node shall have; of one model perhaps its oldest revision."""
         first = {name: each[0] for name, each in self.revisions.items() if name == named and each}
         self.desired = {
-            each: model(each, keep=keep, priority=priority, revision=first.get(each, ""))
+            each: model(
+                each, keep=keep, priority=priority, revision=first.get(each, ""), has_pending_pods=each in awaited
+            )
             for each, priority in zip(NAMES, priorities, strict=True)
             if each in names
         }
@@ -532,6 +594,9 @@ class Node(RuleBasedStateMachine):
         fetching = Fetching(self.now_s, self.fetched, self.reports, dict(self.needs))
         self.plan = plan = plan_cache(self.desired, found, fetching=fetching, displaced=self.displaced)
         self.displaced = dict(plan.displaced)
+        if self.fetched in self.desired and CancelFetch(self.fetched) in plan.steps:
+            most = max(each.urgency for each in self.desired.values())
+            assert self.desired[self.fetched].urgency < most, "only a less urgent fetch is interrupted"
         assert self.damaged.isdisjoint(plan.offered.items()), "what is damaged is offered to no new pod"
         self.needs.clear()
         for name in plan.refused:

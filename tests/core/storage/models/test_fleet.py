@@ -35,6 +35,17 @@ def test_nodes_have_the_models_that_select_them_in_the_order_of_priority_and_dem
     assert found["n1"][0] == model("b", priority=1)
 
 
+def test_a_node_is_told_of_pending_pods_while_it_does_not_have_their_model() -> None:
+    caches = [cache("a", "n1", "n2", "n3"), cache("b", "n1")]
+    observed = {"n1": "", "n2": ONE}
+    nodes = [
+        NodeModels(name=name, observed=(ObservedModel(name="a", revision=each),)) for name, each in observed.items()
+    ]
+    found = models_of_nodes(caches, [*nodes, NodeModels(name="n3")], {"a": 2})
+    pending = {(name, each.name): each.has_pending_pods for name, models in found.items() for each in models}
+    assert pending == {("n1", "a"): True, ("n1", "b"): False, ("n2", "a"): False, ("n3", "a"): True}
+
+
 def test_a_node_gets_no_more_than_its_object_can_hold() -> None:
     caches = [cache(f"m{number:03}", "n1") for number in range(200)]
     (found,) = models_of_nodes(caches, [NodeModels(name="n1")], {"m199": 1}).values()

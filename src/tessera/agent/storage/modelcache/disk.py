@@ -19,7 +19,7 @@ from tessera.core.storage.models.cacheplan import ModelOnDisk
 from tessera.core.storage.models.paths import NOTES
 from tessera.core.storage.models.retention import RevisionOnDisk, superseded
 from tessera.core.storage.models.verifications import ChecksumRule, Verification
-from tessera.errors import Conflict, InvalidInput, TesseraError
+from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 
 __all__ = ["ModelDisk", "RevisionFacts"]
 
@@ -100,8 +100,11 @@ class ModelDisk:
 
         Raises:
             InvalidInput: it exists and is not the agent's.
+            Unavailable: no models can be kept there any more.
 
         """
+        if problem := self.problem():  # a disk that was unmounted since: its mount point is on another
+            raise Unavailable(f"model {name}", found=problem, hint="it is fetched once its disk is mounted")
         folder = self.model(name)
         mark = folder.top / NOTES / _MARK
         if folder.top.is_symlink() or (folder.top.exists() and not mark.exists() and any(folder.top.iterdir())):

@@ -1,4 +1,4 @@
-"""Fetches in the background, one at a time: in a thread, which ends when the model is no longer desired."""
+"""Fetches in the background, one at a time: in a thread, which ends where another model is more urgent."""
 
 import asyncio
 import errno
@@ -32,7 +32,7 @@ _NO_ROOM = "use a larger disk, fewer models on this node, or a higher priority t
 
 
 class _Canceled(Exception):
-    """The model is no longer desired."""
+    """The model is no longer desired, or another is more urgent."""
 
 
 class _RunningFetch:
@@ -64,6 +64,7 @@ class _RunningFetch:
         Raises:
             TooLittleRoom: other models have to make room first.
             TesseraError: it failed; the former revision stays the current one.
+            _Canceled: it was canceled; fetched data is kept.
 
         """
         loop = asyncio.get_running_loop()
@@ -92,10 +93,6 @@ class _RunningFetch:
         threading.Thread(target=work, name=f"fetch-{self.model.name}", daemon=True).start()
         try:
             return await result
-        except _Canceled as error:
-            raise Unavailable(
-                f"model {self.model.name}", found="no longer desired", hint="to keep it, create its ModelCache again"
-            ) from error
         except OSError as error:
             fix = _FIXES.get(error.errno or 0, "give --model-dir, a disk that can be written")
             raise Unavailable(str(self._disk.folder), found=error.strerror or str(error), hint=fix) from error
@@ -224,6 +221,8 @@ class Fetches:
             await self._choose_or_fetch(model)
         except TooLittleRoom as error:
             self.needs[model.name] = error.missing_bytes
+        except _Canceled:
+            self._log.info("model_fetch_canceled", model=model.name)
         except Exception as error:  # noqa: BLE001 - one model keeps none of the others from being fetched
             self.refuse(model, str(error) or type(error).__name__, error)
         else:

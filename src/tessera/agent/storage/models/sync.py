@@ -103,7 +103,6 @@ def sync(
     with folder.locked(), sharing.fetching():
         # 1. List the store.
         objects = desired_objects(store, options)
-        sharing.begin(objects)
         # 2. Find what is on the disk; a revision whose manifest is broken is fetched again.
         folder.evict_broken()
         current = folder.current()  # first, because most often nothing has changed
@@ -112,9 +111,8 @@ def sync(
         folder.clear_staging(plan.identity)
         # 3. Fetch the rest, and publish it to readers.
         source = TransferSource(store, options.limits, Progress(report, plan.bytes_to_fetch))
-        packed = _packed(objects, folder, options.pack)
         revision = _unchanged(plan, objects, manifests, store.source) or _fetch_revision(
-            source, folder, plan, options, sharing, packed=packed
+            source, folder, objects, plan, options, sharing
         )
         # 4. Make it the current one, if it is the desired one.
         is_desired = options.revision in {"", revision}
@@ -150,14 +148,13 @@ def _unusable(
 def _fetch_revision(
     source: TransferSource,
     folder: ModelFolder,
+    objects: tuple[StoredObject, ...],
     plan: SyncPlan,
     options: SyncOptions,
     sharing: ModelSharing,
-    *,
-    packed: bool,
 ) -> str:
     """Fetch a revision, if there is room, and publish it to readers; return its name."""
-    staged = folder.staging / plan.identity
+    staged, packed = folder.staging / plan.identity, _packed(objects, folder, options.pack)
     forms = {name: folder.form(name) for name, _ in plan.reused.values()}
     # 1. Make room for what is fetched, and for what links cannot reuse: files from images, and into one.
     copied = (file.size for name, file in plan.reused.values() if packed or not forms[name].has_plain_files)
@@ -167,7 +164,8 @@ def _fetch_revision(
     ]
     for name in evictions_for(folder, revisions, unstaged_bytes(plan, staged) + sum(copied), options):
         folder.evict(name)
-    # 2. Fetch, and reuse unchanged files.
+    # 2. Fetch, and reuse unchanged files. What all of it takes in memory is known to fit on the disk.
+    sharing.begin(objects)
     fetched = stage(source, folder, staged, plan.fetched, options, sharing)
     with folder.freeing_if_full(staged):
         for path, (name, file) in plan.reused.items():

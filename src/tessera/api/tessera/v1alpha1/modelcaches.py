@@ -175,7 +175,11 @@ class DesiredModelFields(
     msgspec.Struct,
     frozen=True,
     kw_only=True,
-    rename={"interval_s": "intervalSeconds", "verify_interval_s": "verifyIntervalSeconds"},
+    rename={
+        "interval_s": "intervalSeconds",
+        "verify_interval_s": "verifyIntervalSeconds",
+        "has_pending_pods": "hasPendingPods",
+    },
     omit_defaults=True,
 ):
     """A model that the node should have; the fields are those of its ModelCache."""
@@ -195,6 +199,7 @@ class DesiredModelFields(
     pack: Pack = "Never"
     verification: ChecksumRule = "IfGiven"
     verify_interval_s: _Interval = 0
+    has_pending_pods: bool = False
 
 
 class NodeModelsSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

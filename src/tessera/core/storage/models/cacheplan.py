@@ -87,7 +87,7 @@ class Fetching(msgspec.Struct, frozen=True):
 
 
 class CancelFetch(msgspec.Struct, frozen=True):
-    """Cancel the fetch of a model that is no longer desired."""
+    """Cancel the fetch of a model that is no longer desired, or less urgent than one that is due."""
 
     model: str
 
@@ -187,7 +187,10 @@ def plan_cache(
     # 5. Fetch the first model that is due, unless it makes room or needs room that is not there yet.
     pending = {other for name, other in room.displaced.items() if name in observed and observed[name].there.current}
     candidates = (each for name, each in desired.items() if name in due - {*room.displaced, *pending, *room.refused})
-    fetch = None if fetching.running else next(candidates, None)
+    first = next(candidates, None)
+    fetch = None if fetching.running else first
+    running = desired.get(fetching.running)
+    canceled = first is not None and running is not None and _interrupts(first, running, offered, fetching)
     # 6. Compare with its digests what was compared longest ago, while nothing is fetched.
     idle = fetch is None and not fetching.running
     return CachePlan(
@@ -195,7 +198,11 @@ def plan_cache(
         refused=room.refused,
         protected=protected,
         offered=offered,
-        steps=room.evicted + tuple(each for each in steps if each is not None),
+        steps=(
+            *((CancelFetch(fetching.running),) if canceled else ()),
+            *room.evicted,
+            *(each for each in steps if each is not None),
+        ),
         fetch=fetch,
         verify=_next_verification(desired, observed, fetching.now_s) if idle else None,
     )
@@ -284,6 +291,17 @@ def _is_due(model: DesiredModel, observed: ModelOnNode | None, fetching: Fetchin
         return True
     follows = model.interval_s and not model.revision
     return bool(follows) and fetching.now_s - report.checked_s >= model.interval_s
+
+
+def _interrupts(model: DesiredModel, running: DesiredModel, offered: Mapping[str, str], fetching: Fetching) -> bool:
+    """Return whether the first model that is due is to be fetched before another one is complete.
+
+    It has more urgency, and new pods get no revision of it. One whose fetch has failed waits for its turn: it would
+    interrupt again and again.
+    """
+    report = fetching.reports.get(model.name)
+    has_failed = report is not None and report.identity == model.identity and report.failures > 0
+    return model.urgency > running.urgency and not offered[model.name] and not has_failed
 
 
 def _revision(model: DesiredModel, there: ModelOnDisk) -> str:

@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+import msgspec
+
 from tessera.core.storage.models.nodemodels import (
     MOST_OF_NODE,
     DesiredCache,
@@ -34,7 +36,12 @@ def models_of_nodes(
     found = {}
     for node in nodes:
         kept = tuple(each for each in node.desired or () if each.name in unread)
-        chosen = (each.model for each in order if node.name in each.nodes)
+        there = {each.name for each in node.observed if each.revision}
+        chosen = (
+            msgspec.structs.replace(each.model, has_pending_pods=bool(demand.get(each.name)) and each.name not in there)
+            for each in order
+            if node.name in each.nodes
+        )
         found[node.name] = (*kept, *chosen)[:MOST_OF_NODE]
     return found
 

@@ -44,8 +44,15 @@ class DesiredModel(msgspec.Struct, frozen=True, kw_only=True):
     keep: int = 2
     pack: Pack = "Never"
     verification: ChecksumRule = "IfGiven"
+    has_pending_pods: bool = False
+    """Whether pods wait for it that the node could run, had it the model."""
     verify_interval_s: int = 0
     """Interval in which a revision on the disk is compared with its digests; 0 for never."""
+
+    @property
+    def urgency(self) -> tuple[int, bool]:
+        """What may interrupt the fetch of a model of less urgency."""
+        return self.priority, self.has_pending_pods
 
     @property
     def identity(self) -> str:

@@ -3,6 +3,9 @@
 import os
 from pathlib import Path
 
+import msgspec
+import pytest
+
 from harness.peernodes import PeerNode, closing_all
 from tessera.agent.storage.models.peers.peersharing import PeerSharing
 from tessera.agent.storage.models.reading import Progress, TransferLimits, TransferSource
@@ -10,6 +13,8 @@ from tessera.agent.storage.models.sync import SyncOptions, sync
 from tessera.clients.store import MemoryStore
 from tessera.clients.store.peers import ChunkAbsent
 from tessera.core.storage.models.peers.owners import LEAST_BYTES, content_key
+from tessera.core.storage.models.retention import TooLittleRoom
+from tessera.core.storage.models.revisions import StoredObject
 
 CONTENTS = {"small.bin": os.urandom(LEAST_BYTES), "large.bin": os.urandom(LEAST_BYTES + 1)}
 
@@ -43,3 +48,14 @@ def test_objects_that_are_not_small_are_served_while_they_are_fetched_and_as_a_r
         node.folder.evict(node.folder.current())
         sharing.serve(node.folder)
         assert not served(node, keys["large.bin"])
+
+
+def test_what_does_not_fit_on_the_disk_takes_no_memory(tmp_path: Path, pki: Path) -> None:
+    """A listing may claim any size: the owners of its chunks are computed once there is room for them."""
+
+    class Claiming(MemoryStore):
+        def objects(self) -> tuple[StoredObject, ...]:
+            return tuple(msgspec.structs.replace(each, size=2**62) for each in super().objects())
+
+    with closing_all([PeerNode(tmp_path / "node", pki)]) as (node,), pytest.raises(TooLittleRoom):
+        node.sync(Claiming(CONTENTS), SyncOptions(reserve_bytes=0))
