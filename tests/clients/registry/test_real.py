@@ -118,7 +118,7 @@ async def test_a_login_that_the_target_of_a_redirect_demands_is_not_begun(served
 
         served.spoil = spoil
         async with HttpRegistry(keychain(served.host, '{"username": "user", "password": "p"}')) as client:
-            with pytest.raises(Unavailable, match=r"to which it redirects, asks for a login \(HTTP 401\)"):
+            with pytest.raises(Unavailable, match=r"to which it redirects, requests a login \(HTTP 401\)"):
                 await client.manifest(one(served))
         assert [each.target for each in store.requested] == ["/blob"], "no token is requested there"
 

@@ -131,7 +131,7 @@ class HttpRegistry:
             mine = {"Authorization": authorization} if authorization and _origin(url) == origin else {}
             answer = await self._ask(url, {**headers, **mine}, subject)
             if answer.status == _UNAUTHORIZED and _origin(url) != origin:  # nobody logs in at its word
-                found = f"{_origin(url)}, to which it redirects, asks for a login (HTTP {answer.status})"
+                found = f"{_origin(url)}, to which it redirects, requests a login (HTTP {answer.status})"
                 raise Unavailable(subject, found=found, hint="try again later, or tell the registry's administrator")
             if answer.status not in _REDIRECTS:
                 return answer
