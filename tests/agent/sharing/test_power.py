@@ -1,5 +1,6 @@
 """Power limits and clocks set, and put back also by another agent."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,7 @@ async def test_nothing_is_changed_that_could_not_be_put_back(tmp_path: Path) -> 
         (problem,) = await PowerKeeper(driver, record, logger()).apply(policies, await driver.inventory())
         assert want in problem
     assert len(await PowerKeeper(driver, unwritable, logger()).apply(policies, await driver.inventory())) == 1
-    (tmp_path / "power.new").mkdir()
+    (tmp_path / f".power.json.{os.getpid()}").mkdir()
     problems = await PowerKeeper(driver, tmp_path / "power.json", logger()).apply(policies, await driver.inventory())
     assert [problem.endswith("a folder that the agent may write to") for problem in problems] == [True, True]
     assert (await watts(driver), driver.clocks_mhz) == (default, {})

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from tessera.agent.nodefiles import write_through
 from tessera.api.tessera.node.settingsfiles import read_originals, write_originals
 from tessera.clients.gpu import GpuDriver
 from tessera.core.gpu.inventory import GpuFacts, Inventory
@@ -77,10 +78,7 @@ class PowerKeeper:
         if originals == former:
             return
         try:
-            self._record.parent.mkdir(parents=True, exist_ok=True)
-            new = self._record.with_suffix(".new")
-            new.write_bytes(write_originals(originals.values()))
-            new.replace(self._record)
+            write_through(self._record, write_originals(originals.values()))
         except OSError as error:
             originals.clear()
             originals.update(former)

@@ -382,7 +382,7 @@ def test_what_makes_room_is_enough_none_too_many_and_no_other_that_must_stay(
     models = {name: model(name, **more) for name, (more, *_) in others.items() if more is not None}
     plan = room_for(missing, found, *models.values(), priority=priority)
     of = {(name, each.revision): each for name, one in found.items() for each in one.revisions}
-    chosen = [*evicted(plan), *((name, found[name].there.current) for name in plan.displaced)]
+    chosen = [*evicted(plan), *((name, found[name].on_disk.current) for name in plan.displaced)]
     chosen = [each for each in chosen if each in of]
     freed = [of[each] for each in chosen]
     if plan.refused:
@@ -418,7 +418,7 @@ def test_all_small_cases() -> None:
     for desired, found, fetched, makes_room_for in small_cases():
         cases += 1
         plan = planned(desired, found, fetched=fetched, makes_room_for=makes_room_for)
-        there, offered = found.there, plan.offered.get("a", "")
+        there, offered = found.on_disk, plan.offered.get("a", "")
         # 1. What is desired and there is offered, unless it makes room for what is desired.
         wants = (desired.revision or there.current) if desired else ""
         displaced = makes_room_for == "b" and (not there.current or there.current not in found.used)

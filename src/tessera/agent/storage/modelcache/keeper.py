@@ -247,7 +247,7 @@ class ModelKeeper:
     def _response(self, resource: str, device: str) -> ContainerResponse:
         """Return the mount that a container gets with a device."""
         name = resource.removeprefix(MODEL_RESOURCE)
-        there = self._found.get(name, _ABSENT).there
+        there = self._found.get(name, _ABSENT).on_disk
         revision = next(iter(allocated_revisions((device,), there.revisions)), "")
         if not revision or not self._disk.has(name, revision):
             raise Unavailable(
@@ -344,7 +344,7 @@ class ModelKeeper:
         reports = []
         for name, revision in offered.items():
             facts = await asyncio.to_thread(self._disk.facts, name, revision) if revision else RevisionFacts()
-            there = self._found.get(name, _ABSENT).there
+            there = self._found.get(name, _ABSENT).on_disk
             report = self._fetches.report(name)
             more = {
                 "revision": revision,

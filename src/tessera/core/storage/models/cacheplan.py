@@ -52,10 +52,10 @@ class ModelOnDisk(msgspec.Struct, frozen=True):
 
 
 class ModelOnNode(msgspec.Struct, frozen=True):
-    """A model on the disk, and who may read it.
+    """A model on the disk, the pods that use it, and what the kubelet may still allocate.
 
     Args:
-        there: its revisions.
+        on_disk: its revisions.
         used: those that pods have.
         listed: those that the kubelet may allocate to a pod, or may have allocated; None where it knows no resource of
             the model.
@@ -63,7 +63,7 @@ class ModelOnNode(msgspec.Struct, frozen=True):
 
     """
 
-    there: ModelOnDisk
+    on_disk: ModelOnDisk
     used: frozenset[str] = frozenset()
     listed: frozenset[str] | None = None
     revisions: tuple[RevisionOnDisk, ...] = ()
@@ -169,12 +169,12 @@ def plan_cache(
     )
     # 2. New pods get what is desired and on the disk.
     offered = {
-        name: "" if name in room.displaced or name not in observed else _revision(model, observed[name].there)
+        name: "" if name in room.displaced or name not in observed else _revision(model, observed[name].on_disk)
         for name, model in desired.items()
     }
     # 3. Protect what pods have or may get.
     protected = {
-        name: each.used.union(each.listed or (), {offered.get(name, "")}).intersection(each.there.revisions)
+        name: each.used.union(each.listed or (), {offered.get(name, "")}).intersection(each.on_disk.revisions)
         for name, each in observed.items()
     }
     # 4. Remove what is undesired, displaced or superseded, one thing per model.
@@ -185,7 +185,7 @@ def plan_cache(
         if name in others
     )
     # 5. Fetch the first model that is due, unless it makes room or needs room that is not there yet.
-    pending = {other for name, other in room.displaced.items() if name in observed and observed[name].there.current}
+    pending = {other for name, other in room.displaced.items() if name in observed and observed[name].on_disk.current}
     candidates = (each for name, each in desired.items() if name in due - {*room.displaced, *pending, *room.refused})
     first = next(candidates, None)
     fetch = None if fetching.running else first
@@ -242,7 +242,7 @@ def _make_room(
     making_room = {
         name: other
         for name, other in displaced.items()
-        if not (name in observed and observed[name].there.current in observed[name].used)
+        if not (name in observed and observed[name].on_disk.current in observed[name].used)
     }
     room = {
         name: _room_for(desired[name], missing, desired, observed) for name, missing in needs.items() if name in desired
@@ -273,8 +273,8 @@ def _next_verification(
         (compared.at_s, name, revision)
         for name, model in desired.items()
         if model.verify_interval_s and name in observed
-        for revision in observed[name].there.revisions
-        for compared in (observed[name].there.verification(revision),)
+        for revision in observed[name].on_disk.revisions
+        for compared in (observed[name].on_disk.verification(revision),)
         if not compared.damaged and now_s - compared.at_s >= model.verify_interval_s
     ]
     return VerifyRevision(*min(due)[1:]) if due else None
@@ -287,7 +287,7 @@ def _is_due(model: DesiredModel, observed: ModelOnNode | None, fetching: Fetchin
         return True
     if report.failures:
         return fetching.now_s - report.failed_s >= fetch_backoff_s(report.failures)
-    if observed is None or not _revision(model, observed.there):
+    if observed is None or not _revision(model, observed.on_disk):
         return True
     follows = model.interval_s and not model.revision
     return bool(follows) and fetching.now_s - report.checked_s >= model.interval_s
@@ -319,7 +319,7 @@ def _step(
     running: str,
 ) -> CacheStep | None:
     """Return what is removed of one model: one thing, because the next follows from what is there then."""
-    there = observed.there
+    there = observed.on_disk
     if desired is None:
         if name == running:
             return CancelFetch(name)
@@ -383,13 +383,13 @@ def _room_for(
 
 def _candidates(name: str, observed: ModelOnNode, desired: DesiredModel | None, priority: int) -> Iterator[_Candidate]:
     """Yield the revisions of a model that may make room for one of this priority."""
-    offered = "" if desired is None else _revision(desired, observed.there)
+    offered = "" if desired is None else _revision(desired, observed.on_disk)
     readers = observed.used.union(observed.listed or (), {offered})
     may_be_withdrawn = desired is None or (not desired.pinned and desired.priority < priority)
     for each in observed.revisions:
         if each.protected:
             continue
-        if each.revision != observed.there.current:
+        if each.revision != observed.on_disk.current:
             if each.revision not in readers:
                 yield _Candidate((each.last_used, name), name, each, is_current=False)
         elif may_be_withdrawn and each.revision not in observed.used:
