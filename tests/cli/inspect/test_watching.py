@@ -37,8 +37,8 @@ def test_a_screen_shows_frames_and_why_there_is_no_newer_one(
         assert said.index("out of date: list pods") < said.index("out of date: list nodes")
         return
     words = (
-        "waiting for the cluster",
         "out of date: list pods",
+        "waiting for the cluster",
         f"{len(cluster.pods)} pods",
         "out of date: list nodes",
     )

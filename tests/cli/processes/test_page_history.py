@@ -48,7 +48,7 @@ async def test_busy_pods_and_the_last_hour_of_model_servers(tmp_path: Path) -> N
     assert found.measured.contention == {
         ("n1", "GPU-0"): (
             Contention(cause="power-cap", caused_by=both[:1], affected=both[1:]),
-            Contention(cause="thermal", affected=both, scope="node"),
+            Contention(cause="thermal", affected=both, scope="node", nobody=True),
         )
     }
     (server,) = found.measured.model_servers

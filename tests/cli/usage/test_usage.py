@@ -1,10 +1,17 @@
 """`tessera top` and `tessera recommend`, against agents in this process."""
 
+import contextlib
+import fcntl
 import json
 import os
+import pty
+import re
+import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,7 +55,9 @@ def test_top_shows_devices_containers_and_who_drives_a_throttled_gpu(ports: list
     assert "n1 2 A100-40GB 1g.5gb@1 - / 4.7 GiB - no container" in found
     assert "n1 3 A100-40GB lost" in found
     assert "node n1, GPU 0: thermal, caused by team/train/main; slowed down: team/notebook/main" in found
-    assert "node n1, GPU 2: saturated, caused by unknown pods" in found
+    assert "node n1, GPU 2: saturated, cause unknown: not all load can be attributed to pods" in found
+    assert found[0].startswith("node n1, GPU 0"), "what slows GPUs comes first: a terminal cuts what is below"
+    assert [line.split()[1] for line in found if line.startswith("n1 ")] == ["0", "2", "2", "3", "1"]
 
 
 def test_what_an_agent_says_is_no_markup_and_no_escape_sequence(ports: list[str]) -> None:
@@ -56,7 +65,7 @@ def test_what_an_agent_says_is_no_markup_and_no_escape_sequence(ports: list[str]
     assert "[red]n2" in text
     assert "[bold]" in text
     assert "\x1b" not in text
-    assert "no GPU was observed" in text
+    assert "the driver does not answer" in text
 
 
 @pytest.mark.parametrize("command", [["top", "--once"], ["recommend", "--all"]])
@@ -144,6 +153,67 @@ def test_drivers_on_other_gpus_of_the_node_are_said_to_be_there() -> None:
     assert contention_words(contention) == "thermal, caused by a/b/c on this node; slowed down: d/e/f"
     unknown = contention_words(Contention(cause="saturated", affected=("a/b/c",), ended=True))
     assert unknown == (
-        "saturated, caused by unknown pods; slowed down: a/b/c; "
-        "some of the load is of processes that have ended, whose pods are unknown"
+        "saturated, cause unknown: not all load can be attributed to pods; slowed down: a/b/c; "
+        "part of the load came from processes that exited and cannot be attributed"
     )
+    nobody = Contention(cause="thermal", affected=("a/b/c",), scope="node", nobody=True)
+    assert contention_words(nobody) == (
+        "thermal: no busy pod on this node: check cooling and power supply; slowed down: a/b/c"
+    )
+    here = Contention(cause="power-brake", nobody=True)
+    assert contention_words(here) == "power-brake: no busy pod on this GPU: check cooling and power supply"
+
+
+def test_top_shows_one_node(ports: list[str]) -> None:
+    both = ["--agent", ports[0], "--agent", ports[2]]
+    found = lines("top", "--once", "--node", "n3", *both)
+    assert [line.split()[0] for line in found] == ["NODE", "n3"]
+    refused = call("top", "--once", "--node", "n9", *both)
+    assert (refused.exit_code, "no agent reports it" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("age_s", "gpus", "want"),
+    [
+        (15.0, (), "no GPU"),
+        (None, (), "the driver does not answer"),
+        (90.0, (), "node n9: the driver has not answered for 90 s"),
+    ],
+)
+def test_a_node_without_gpus_is_not_one_whose_driver_hangs(
+    age_s: float | None, gpus: tuple[GpuReport, ...], want: str
+) -> None:
+    with serving_reports(UsageReport(node="n9", age_s=age_s, gpus=gpus)) as (address,):
+        assert want in call("top", "--once", "--agent", address).stdout
+
+
+def test_a_terminal_of_24_lines_shows_why_gpus_of_a_large_fleet_are_slow_and_who_is_left_out() -> None:
+    """Lines beyond the last one are cut, so what is looked for comes first."""
+    slow = (Contention(cause="thermal", caused_by=("ml/train/main",), affected=("ml/serve/main",)),)
+    gpus = (*(GpuReport(index=number) for number in range(40)), GpuReport(index=40, contention=slow))
+    with serving_reports(UsageReport(node="n1", age_s=1.0, gpus=gpus)) as (address,):
+        text = in_terminal(24, 160, ["--agent", address, "--agent", "127.0.0.1:1"], until="GPU 40")
+    assert "left out: agent 127.0.0.1:1" in text
+    assert "node n1, GPU 40: thermal, caused by ml/train/main" in text
+    assert "n1    40" in text
+
+
+def in_terminal(rows: int, columns: int, arguments: list[str], until: str) -> str:
+    """Return what `tessera top` shows in a terminal of that size, until it shows some words."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    command = [sys.executable, "-c", "from tessera.cli import main; main()", "top", "--interval-s", "0.1", *arguments]
+    environment = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
+    environment["TERM"] = "xterm"
+    with subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=environment) as running:
+        os.close(follower)
+        text = ""
+        while text.count(until) < 3 and (select.select([leader], [], [], 60)[0]):
+            text += os.read(leader, 1 << 16).decode(errors="replace")
+        running.send_signal(signal.SIGINT)
+        while running.poll() is None:
+            if select.select([leader], [], [], 0.1)[0]:
+                with contextlib.suppress(OSError):
+                    os.read(leader, 1 << 16)
+    os.close(leader)
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)

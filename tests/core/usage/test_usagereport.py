@@ -1,5 +1,7 @@
 """What a report says of each device and pod."""
 
+from typing import Any
+
 import pytest
 
 from builders.usage import GPU, LARGE, PARTITIONED, allocation
@@ -8,8 +10,17 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading
 from tessera.core.usage.attribution import attributed
 from tessera.core.usage.history import remembered
+from tessera.core.usage.neighbors import Contention
 from tessera.core.usage.nodemetrics import NodeUsage
-from tessera.core.usage.usagereport import PodContention, contention_around, usage_report
+from tessera.core.usage.usagereport import (
+    DeviceReport,
+    GpuReport,
+    PodContention,
+    UsageReport,
+    contention_around,
+    gpus_by_urgency,
+    usage_report,
+)
 
 
 def test_a_report_says_of_each_device_who_uses_it_and_for_how_long() -> None:
@@ -32,7 +43,7 @@ def test_a_report_says_of_each_device_who_uses_it_and_for_how_long() -> None:
     (container,) = device.containers
     assert (container.name, container.peak_mib, container.observed_s) == ("team/a/main", 70, 15.0)
     assert container.load_observed_s == 15.0
-    assert [(each.cause, each.caused_by) for each in first.contention] == [("power-cap", ("team/a/main",))]
+    assert first.contention == (), "at its power limit, and nobody else is on it"
     small, large = second.devices
     assert (small.containers, large.profile, large.start, large.gpu_percent) == ((), "3g.20gb", 4, 40)
     assert (large.containers[0].peak_mib, large.containers[0].observed_s) == (None, 0.0)
@@ -56,3 +67,16 @@ def test_contention_is_said_of_pods_that_drive_it_and_of_those_that_it_slows_dow
     driver, other = ("team/train/main",), ("team/notebook/main",)
     want = [PodContention(gpu=each, cause="thermal", caused_by=driver, affected=other) for each in gpus]
     assert list(contention_around(REPORT, pod)) == want
+
+
+def test_slow_and_lost_gpus_come_first_then_the_busiest() -> None:
+    def gpu(index: int, percent: float | None, **facts: Any) -> GpuReport:
+        return GpuReport(index=index, devices=(DeviceReport(gpu_percent=percent),), **facts)
+
+    slow = (Contention(cause="thermal"),)
+    reports = (
+        UsageReport(node="a", gpus=(gpu(0, 10), gpu(1, None), gpu(2, 99), GpuReport(index=3, lost=True))),
+        UsageReport(node="b", gpus=(gpu(0, 1, contention=slow), gpu(1, 99), gpu(2, 0))),
+    )
+    found = [f"{node}{each.index}" for node, each in gpus_by_urgency(reports)]
+    assert found == ["b0", "a3", "a2", "b1", "a0", "b2", "a1"], "of equal ones in the order of the reports"

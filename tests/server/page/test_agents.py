@@ -36,6 +36,7 @@ async def test_activity_throttling_and_sizes_are_the_agents() -> None:
     assert one.memory.measured.contention == {
         ("n1", gpu.uuid): gpu.contention for gpu in REPORT.gpus if gpu.contention
     }, "as the agents name them"
+    assert one.memory.measured.throttled == {("n1", REPORT.gpus[0].uuid): ("thermal",)}
     assert one.memory.measured.model_servers == ()
     advice = {each.pod: each.verdict.value for each in one.memory.measured.recommendations}
     assert advice["train"] == "too-little"

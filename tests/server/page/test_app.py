@@ -113,6 +113,17 @@ async def test_a_revoked_token_ends_the_updates() -> None:
         assert await events.next() == ("", None)
 
 
+async def test_a_viewer_who_loses_one_of_two_namespaces_loses_the_updates_of_it() -> None:
+    kube = await cluster()
+    kube.accounts.allow("viewer", "list", "pods", ["ns", "hidden"])
+    async with served(kube, sign_in=True, heartbeat_s=0.05) as page, page.events("token-of-viewer") as events:
+        assert [(await events.next())[0] for _ in range(2)] == ["viewer", "fleet"]
+        kube.accounts.withdraw("viewer", "list", "pods", ["hidden"])
+        page.clock.now_s += 31
+        assert await events.next() == ("", None), "they are still admitted, to less"
+        assert (await page.fleet("token-of-viewer"))["namespaces"] == ["ns"]
+
+
 async def test_an_api_server_that_does_not_answer_is_said_and_ends_updates() -> None:
     kube = await cluster()
     async with served(kube, sign_in=True, heartbeat_s=0.05) as page, page.events("token-of-admin") as events:

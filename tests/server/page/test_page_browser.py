@@ -194,6 +194,10 @@ async def test_a_viewer_signs_in_and_sees_what_they_may_list() -> None:
         assert not [each for each in ("vision", "batch", "research", "w0") if f"{each}/" in page or f">{each}<" in page]
         assert "other namespaces" in page
         assert tab.console == []
+        await tab.run("document.getElementById('sign-out').click()")
+        await tab.until("document.getElementById('sign-in') && !document.getElementById('sign-in').hidden")
+        assert await tab.run("sessionStorage.getItem('tessera-token')") is None, "whoever sits here next has no token"
+        assert await tab.run("document.getElementById('page').hidden")
 
 
 HOSTILE = (

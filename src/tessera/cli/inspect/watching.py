@@ -54,11 +54,11 @@ class Screen(Generic[Shown]):
         self._draw(self._frame)
 
     def trouble(self, error: Exception) -> None:
-        """Show below the last frame why there is no newer one; stderr says it where the output is read by a program."""
+        """Show above the last frame why there is no newer one; stderr says it where the output is read by a program."""
         if not self._console.is_terminal:
             click.echo(f"out of date: {error}", err=True)
             return
-        self._draw(Group(self._frame, Text(f"out of date: {error}", "bold yellow")))
+        self._draw(Group(Text(f"out of date: {error}", "bold yellow"), self._frame))  # what is below may be cut
 
     def _draw(self, frame: RenderableType) -> None:
         if self._live is not None:

@@ -1,40 +1,53 @@
 """GPU usage as tables."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
-from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.printing import headed_table
 from tessera.core.usage.neighbors import Contention
-from tessera.core.usage.usagereport import GpuReport, UsageReport
+from tessera.core.usage.usagereport import GpuReport, UsageReport, gpus_by_urgency
 from tessera.core.workload.units import gib
 
-__all__ = ["contention_words", "top_table"]
+__all__ = ["contention_words", "top_notes", "top_table"]
 
 _BAR = 12
 _UNKNOWN = "-"
+_SILENT_S = 60.0
+"""Agents observe their GPUs every 15 s, and report none after so long without an answer of the driver."""
 
 
-def top_table(reports: Iterable[UsageReport]) -> RenderableType:
-    """Return the GPUs of all nodes with their containers, and below them what slows them down."""
+def top_notes(reports: Sequence[UsageReport]) -> list[Text]:
+    """Return which nodes' drivers do not answer, and what slows GPUs down."""
+    silent = [
+        Text(f"node {clean(each.node)}: the driver has not answered for {each.age_s:.0f} s", "bold yellow")
+        for each in reports
+        if (each.age_s or 0.0) > _SILENT_S
+    ]
+    slow = [
+        Text(f"node {clean(node)}, GPU {gpu.index}: {contention_words(each)}", "yellow")
+        for node, gpu in gpus_by_urgency(reports)
+        for each in gpu.contention
+    ]
+    return silent + slow
+
+
+def top_table(reports: Sequence[UsageReport]) -> Table:
+    """Return the GPUs of all nodes with their containers: slow ones first, then the busiest."""
     table = headed_table("NODE", "GPU", "DEVICE", "MEMORY", "USED / OF", "GPU %", "CONTAINER", "STATE")
-    contention = []
 
     def add_row(*cells: str) -> None:
         table.add_row(*map(Text, cells))  # text of an agent is not markup
 
+    for node, gpu in gpus_by_urgency(reports):
+        _add_gpu(add_row, node, gpu)
     for report in reports:
-        for gpu in report.gpus:
-            _add_gpu(add_row, report.node, gpu)
-            contention += [
-                Text(f"node {clean(report.node)}, GPU {gpu.index}: {contention_words(each)}", "yellow")
-                for each in gpu.contention
-            ]
         if not report.gpus:
-            add_row(clean(report.node), "", "", "", "", "", "", "no GPU was observed")
-    return Group(table, *contention)
+            silent = report.age_s is None or report.age_s > _SILENT_S
+            add_row(clean(report.node), *[""] * 6, "the driver does not answer" if silent else "no GPU")
+    return table
 
 
 def _add_gpu(add_row: Callable[..., None], node: str, gpu: GpuReport) -> None:
@@ -49,7 +62,7 @@ def _add_gpu(add_row: Callable[..., None], node: str, gpu: GpuReport) -> None:
             use = _use(device.used_mib, device.memory_mib, device.gpu_percent)
             add_row(clean(node), _named(gpu), name, *use, used_by, state)
         if device.ended_percent:
-            add_row("", "", "", "", "", f"{device.ended_percent:.0f}", "processes that have ended", "")
+            add_row("", "", "", "", "", f"{device.ended_percent:.0f}", "exited processes", "")
         for each in device.containers:
             place = ("", "", "") if shared else (clean(node), _named(gpu), name)
             use = _use(each.used_mib, each.allocated_mib, each.gpu_percent)
@@ -90,11 +103,17 @@ def _state(gpu: GpuReport) -> str:
 
 def contention_words(contention: Contention) -> str:
     """Return what slows down a GPU, which containers cause it, and which it slows down."""
-    ended = "; some of the load is of processes that have ended, whose pods are unknown" if contention.ended else ""
+    ended = "; part of the load came from processes that exited and cannot be attributed" if contention.ended else ""
     if contention.evenly:
         *most, last = map(clean, contention.evenly)
         return f"{clean(contention.cause)}: {', '.join(most)} and {last} use it about equally{ended}"
-    containers = ", ".join(map(clean, contention.caused_by)) or "unknown pods"
+    where = "on this node" if contention.scope == "node" else "on this GPU"
+    if contention.caused_by:
+        there = f" {where}" if contention.scope == "node" else ""
+        why = f", caused by {', '.join(map(clean, contention.caused_by))}{there}"
+    elif contention.nobody:
+        why = f": no busy pod {where}: check cooling and power supply"
+    else:
+        why = ", cause unknown: not all load can be attributed to pods"
     others = f"; slowed down: {', '.join(map(clean, contention.affected))}" if contention.affected else ""
-    where = " on this node" if contention.scope == "node" else ""
-    return f"{clean(contention.cause)}, caused by {containers}{where}{others}{ended}"
+    return f"{clean(contention.cause)}{why}{others}{ended}"

@@ -5,6 +5,7 @@ import contextlib
 import signal
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 import click
 import msgspec
@@ -17,11 +18,20 @@ from tessera.cli.inspect.watching import Screen
 from tessera.cli.options import Seconds, output_option
 from tessera.cli.printing import print_document, trimmed, wide_console, yaml_text
 from tessera.cli.usage.agents import agents, agents_options, note_silent, refuse_two_sources
-from tessera.cli.usage.tables import top_table
+from tessera.cli.usage.tables import top_notes, top_table
 from tessera.clients.nodeusage import NodeReports, NodeUsages
-from tessera.errors import TesseraError
+from tessera.core.usage.usagereport import UsageReport
+from tessera.errors import InvalidInput, TesseraError
 
 __all__ = ["top"]
+
+
+class _Shown(TypedDict):
+    """What is shown, and how."""
+
+    node: str
+    interval_s: float
+    output: str
 
 
 @click.command(
@@ -29,37 +39,53 @@ __all__ = ["top"]
 \b
 Examples:
   tessera top
+  tessera top --node gpu-7
   tessera top --context prod --once -o json
   tessera top --agent 10.0.3.7 --agent 10.0.3.8
 """
 )
 @agents_options
+@click.option("--node", default="", metavar="NAME", help="Show one node only.")
 @click.option("--once", is_flag=True, help="Print once and end.")
 @click.option("--interval-s", type=Seconds(0.1), default=5.0, show_default=True, help="Time between two updates.")
 @output_option()
 def top(
-    agent: tuple[str, ...], kubeconfig: Path | None, context: str | None, *, once: bool, interval_s: float, output: str
+    agent: tuple[str, ...], kubeconfig: Path | None, context: str | None, *, once: bool, **shown: Unpack[_Shown]
 ) -> None:
     """Show GPU usage live: memory used of what was allocated, load, throttling, and its causes.
 
     Queries every node's agent through the API server (needs `get pods/proxy` in tessera-system), or the agents given
-    with --agent. Agents observe their GPUs every 15 s. It names agents that do not answer and leaves them out.
+    with --agent. Agents observe their GPUs every 15 s. First come agents that do not answer and what slows down GPUs,
+    then the GPUs: slow ones first, then the busiest.
     """
     refuse_two_sources()
     source = agents(agent, ClusterSource(kubeconfig=kubeconfig, context=context))
-    asyncio.run(_once(source, output) if once else _live(source, interval_s, output))
+    asyncio.run(_once(source, shown) if once else _live(source, shown))
 
 
-async def _once(usages: AbstractAsyncContextManager[NodeUsages], output: str) -> None:
+def _of_node(reports: NodeReports, node: str) -> tuple[UsageReport, ...]:
+    """Return the reports, or that of one node.
+
+    Raises:
+        InvalidInput: no agent reports that node.
+
+    """
+    found = tuple(each for each in reports.some() if node in {"", each.node})
+    if not found:
+        raise InvalidInput(f"node {node}", found="no agent reports it", hint="kubectl get nodes lists the nodes")
+    return found
+
+
+async def _once(usages: AbstractAsyncContextManager[NodeUsages], shown: _Shown) -> None:
     async with usages as source:
         found = await source.read()
-    reports = found.some()
+    reports = _of_node(found, shown["node"])
     note_silent(found.silent)
-    if not print_document(reports, output):
-        wide_console(output=output).print(trimmed(top_table(reports)))
+    if not print_document(reports, shown["output"]):
+        wide_console(output=shown["output"]).print(Group(*top_notes(reports), trimmed(top_table(reports))))
 
 
-async def _live(usages: AbstractAsyncContextManager[NodeUsages], interval_s: float, output: str) -> None:
+async def _live(usages: AbstractAsyncContextManager[NodeUsages], shown: _Shown) -> None:
     """Show it until SIGINT or SIGTERM, which end it without an error.
 
     A document does not name the pods that are left out: stderr does, whenever they change.
@@ -68,27 +94,42 @@ async def _live(usages: AbstractAsyncContextManager[NodeUsages], interval_s: flo
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    output = shown["output"]
+    console = wide_console(output=output)
 
-    def drawn(reports: NodeReports) -> RenderableType:
+    def drawn(read: NodeReports) -> RenderableType:
+        reports = _of_node(read, shown["node"])
         if output == "json":
-            return Text(msgspec.json.encode(reports.reports).decode())
+            return Text(msgspec.json.encode(reports).decode())
         if output == "yaml":
-            return Text(f"---\n{yaml_text(reports.reports).decode().rstrip()}")
-        left_out = (Text(f"left out: {clean(str(each))}", "bold yellow") for each in reports.silent)
-        return Group(trimmed(top_table(reports.reports)), *left_out)
+            return Text(f"---\n{yaml_text(reports).decode().rstrip()}")
+        left_out = [Text(f"left out: {clean(str(each))}", "bold yellow") for each in read.silent]
+        # A terminal cuts what is below its last line: notes have half of it at the most, and come first.
+        most = max(console.height // 4, 1) if console.is_terminal else None
+        return Group(*_first(left_out, most), *_first(top_notes(reports), most), trimmed(top_table(reports)))
 
     with contextlib.suppress(asyncio.CancelledError):
         async with usages as source:
-            with Screen(wide_console(output=output), drawn) as screen:
+            with Screen(console, drawn) as screen:
                 noted: list[str] = []
                 while True:
                     try:
                         found = await source.read()
-                        found.some()
                         screen.show(found)
                         if output in {"json", "yaml"} and noted != (now := sorted(map(str, found.silent))):
                             note_silent(found.silent)
                             noted = now
                     except TesseraError as error:
                         screen.trouble(error)
-                    await asyncio.sleep(interval_s)
+                    await asyncio.sleep(shown["interval_s"])
+
+
+def _first(notes: list[Text], most: int | None) -> list[Text]:
+    """Return the first notes, in one line each, and how many more there are; all as they are without a limit."""
+    if most is None:
+        return notes
+    for each in notes:
+        each.no_wrap, each.overflow = True, "ellipsis"
+    if len(notes) <= most:
+        return notes
+    return [*notes[: most - 1], Text(f"and {len(notes) - most + 1} more; --once prints all", "yellow")]

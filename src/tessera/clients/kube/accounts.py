@@ -33,6 +33,10 @@ class Accounts:
         """Allow a user or group something in namespaces, in all of them if empty; a resource may be a path."""
         self._rights |= {(name, verb, resource, namespace) for namespace in namespaces}
 
+    def withdraw(self, name: str, verb: str, resource: str, namespaces: Iterable[str] = ("",)) -> None:
+        """Withdraw what was allowed in these namespaces."""
+        self._rights -= {(name, verb, resource, namespace) for namespace in namespaces}
+
     def answer(self, kind: Kind, body: Object) -> Object | None:
         """Return the answer to a review; None if the kind is not one."""
         spec: dict[str, Any] = body.get("spec") or {}

@@ -113,6 +113,7 @@ class _Shown:
                 )
                 for each in (gpu.slowdowns if any(shown) else ())
             ),
+            throttled=gpu.throttled if any(shown) else (),
         )
 
     def _part(self, part: GpuPart) -> GpuPart:

@@ -70,12 +70,14 @@ class Slowdown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Reasons of lowered clocks, such as `thermal`; or `saturated`."""
     caused_by: tuple[PodView, ...] = ()
     """The busiest first; empty where unknown."""
+    nobody: bool = False
+    """Whether no pod causes it: the cause is cooling or power supply."""
     scope: Literal["gpu", "node"] = "gpu"
     """Where these are."""
     evenly: tuple[PodView, ...] = ()
     """Of a saturated device that none of them saturates alone: the pods that use it about equally."""
     ended: bool = False
-    """Whether processes that have ended, of pods that are unknown, make some of the load."""
+    """Whether processes that exited, of pods that are unknown, make some of the load."""
 
 
 class GpuPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -110,6 +112,8 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     problems: tuple[str, ...] = ()
     """Why it is unhealthy, and conflicting allocations."""
     slowdowns: tuple[Slowdown, ...] = ()
+    throttled: tuple[str, ...] = ()
+    """Reasons of lowered clocks, also those that slow down no other pod."""
 
 
 class ImageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

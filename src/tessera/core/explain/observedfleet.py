@@ -55,6 +55,8 @@ class MeasuredUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Percent of its compute that each pod uses, of its busiest device, by the node that reports it."""
     contention: Mapping[tuple[str, str], tuple[Contention, ...]] = {}
     """What slows down the pods of GPUs, by the node that reports it, and UUID."""
+    throttled: Mapping[tuple[str, str], tuple[str, ...]] = {}
+    """Why clocks of GPUs are lowered, likewise."""
     model_servers: tuple[ModelServerHistory, ...] = ()
     """Those that are scaled, with their last hour."""
     recommendations: tuple[Recommendation, ...] = ()
@@ -200,6 +202,7 @@ def _gpu(
         used_mib=inspected.used_mib,
         problems=(*(inspected.reasons if inspected.health is GpuHealth.UNHEALTHY else ()), *inspected.conflicts),
         slowdowns=tuple(map(parts.slowdown, observed.measured.contention.get((name, inspected.uuid), ()))),
+        throttled=observed.measured.throttled.get((name, inspected.uuid), ()),
     )
 
 
@@ -272,6 +275,7 @@ class _Parts:
         return Slowdown(
             cause=contention.cause,
             caused_by=caused_by,
+            nobody=contention.nobody,
             scope=contention.scope,
             evenly=evenly,
             ended=contention.ended,

@@ -45,6 +45,8 @@ class RemappedRows(msgspec.Struct, frozen=True, kw_only=True):
     corrected: int
     uncorrected: int
     failed: bool
+    pending: bool = False
+    """Whether a reset of the GPU is needed to remap a row."""
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,6 +43,8 @@ class Contention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of throttling: `power-cap`; or `saturated`."""
     caused_by: tuple[str, ...] = msgspec.field(default=(), name="drivers")
     """Containers that certainly cause it, the busiest first; empty where that is unknown. `drivers` in the JSON."""
+    nobody: bool = False
+    """Whether it is known that no container causes it, nor any other process: the cause is cooling or power supply."""
     scope: Literal["gpu", "node"] = "gpu"
     """Where they are."""
     evenly: tuple[str, ...] = ()
@@ -50,7 +52,7 @@ class Contention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     affected: tuple[str, ...] = ()
     """The other containers."""
     ended: bool = False
-    """Whether processes that have ended, of containers that are unknown, make some of the load."""
+    """Whether processes that exited, of containers that are unknown, make some of the load."""
 
 
 class ContainerLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +72,7 @@ class DeviceLoad(msgspec.Struct, frozen=True, kw_only=True):
     """Of the compute of its GPU; None where unknown."""
     containers: tuple[ContainerLoad, ...] = ()
     ended: bool = False
-    """Whether processes that have ended make some of its load."""
+    """Whether processes that exited make some of its load."""
 
 
 class GpuLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,22 +95,28 @@ def contention_of(node: Sequence[GpuLoad]) -> tuple[tuple[Contention, ...], ...]
     Throttling is caused by the busiest containers that together make half of the GPU's load, and all that are as busy
     as the last of them; saturation by those that take well above an equal part of the device's load; where none does,
     it is shared evenly. Where a GPU is hot or short of power with less than half of its compute in use, the cause is
-    on the node's GPUs that use more: the busiest containers there. Load outside known containers counts as that of one
-    more container, so a container is named only if it is a cause whatever the unknown load is.
+    on the node's GPUs that use more: the busiest containers there; where there are none, nobody causes it. Load outside
+    known containers counts as that of one more container, so a container is named only if it is a cause whatever the
+    unknown load is. A container alone on a GPU that reaches its power limit is no contention: every busy GPU may.
     """
     known = all(each.percent is not None for each in node)
-    busy = [device for gpu in node if (gpu.percent or 0) >= _BUSY_PERCENT for device in gpu.devices if known]
+    busy = [device for gpu in node if (gpu.percent or 0) >= _BUSY_PERCENT for device in gpu.devices] if known else None
     return tuple(tuple(_contention_on(gpu, busy)) for gpu in node)
 
 
-def _contention_on(gpu: GpuLoad, busy: Sequence[DeviceLoad]) -> Iterator[Contention]:
-    """Yield what slows down the users of a GPU, given the devices of the node's busy GPUs."""
-    everybody = tuple(each.name for device in gpu.devices for each in device.containers)
+def _contention_on(gpu: GpuLoad, busy: Sequence[DeviceLoad] | None) -> Iterator[Contention]:
+    """Yield what slows down the users of a GPU, given the devices of the node's busy GPUs; None if unknown."""
+    containers = [each for device in gpu.devices for each in device.containers]
+    everybody = tuple(each.name for each in containers)
+    of_another = gpu.percent and len(containers) == 1 and containers[0].percent is not None
     for cause in gpu.causes:
         of_node = cause in _OF_NODE and gpu.percent is not None and gpu.percent < _BUSY_PERCENT
-        devices = busy if of_node else gpu.devices
+        devices = (busy or ()) if of_node else gpu.devices
         found = _contention(cause, _busiest(devices), everybody, scope="node" if of_node else "gpu")
-        yield msgspec.structs.replace(found, ended=any(each.ended for each in devices))
+        alone = cause == ThrottleCause.POWER_CAP and len(set(everybody)) <= 1
+        if not alone or (of_another and found.affected):
+            nobody = busy == [] if of_node else gpu.percent == 0
+            yield msgspec.structs.replace(found, nobody=nobody, ended=any(each.ended for each in devices))
     for device in gpu.devices:
         own = sorted(device.containers, key=lambda each: -(each.percent or 0))
         if len(own) > 1 and (device.percent or 0) >= _SATURATED_PERCENT:

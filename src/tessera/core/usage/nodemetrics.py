@@ -85,6 +85,7 @@ _ROWS = (
     Metric("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "counter", "Rows remapped for corrected errors."),
     Metric("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "counter", "Rows remapped for uncorrected errors."),
     _gauge("DCGM_FI_DEV_ROW_REMAP_FAILURE", "Whether remapping of rows has failed."),
+    _gauge("DCGM_FI_DEV_ROW_REMAP_PENDING", "Whether a row is remapped at the next reset of the GPU."),
 )
 ALLOCATED = _gauge(
     "tessera_container_memory_allocated_bytes",
@@ -107,7 +108,7 @@ _CLIENTS = _gauge("tessera_device_containers", "Containers that were allocated a
 _HEALTHY = _gauge("tessera_device_healthy", "Whether a GPU or a MIG instance may be allocated to new pods.")
 _ORPHANED = _gauge(
     "tessera_device_orphaned",
-    "Whether only processes of a deleted pod use a device, so that it is allocated to no pod.",
+    "Whether processes of a deleted pod still use a device; it is not allocated until they exit.",
 )
 _SHARING = _gauge(
     "tessera_device_sharing_info", "How a device is shared, and how its limits are enforced.", "mode", "isolation"
@@ -320,7 +321,9 @@ def _add_gpu(samples: _Samples, gpu: GpuUsage, labels: Labels, *, with_pod: bool
         _add(samples, metric, labels if field in _LASTING else whole, getattr(reading, field))
     if reading.remapped_rows is not None:
         rows = reading.remapped_rows
-        for metric, value in zip(_ROWS, (rows.corrected, rows.uncorrected, int(rows.failed)), strict=True):
+        for metric, value in zip(
+            _ROWS, (rows.corrected, rows.uncorrected, int(rows.failed), int(rows.pending)), strict=True
+        ):
             _add(samples, metric, labels, value)
     _add(samples, _GPU_MEMORY, labels, facts.memory_mib * _MIB or None)
     _add(samples, _LOST, labels, int(facts.lost))

@@ -47,7 +47,8 @@ def _known(contention: Iterable[Contention]) -> Iterable[Contention]:
         names = (*each.caused_by, *each.affected, *each.evenly)
         if each.cause in _CAUSES and all(name.count("/") == 2 for name in names):  # noqa: PLR2004
             several = len(set(each.evenly)) > 1
-            yield each if several else msgspec.structs.replace(each, evenly=())
+            nobody = each.nobody and not each.caused_by
+            yield msgspec.structs.replace(each, evenly=each.evenly if several else (), nobody=nobody)
 
 
 def _device(device: DeviceReport) -> DeviceReport:

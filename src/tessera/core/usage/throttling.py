@@ -15,7 +15,7 @@ class ThrottleCause(enum.StrEnum):
     HARDWARE_THERMAL = "hardware-thermal"
     """Too hot: the hardware halves clocks, or more."""
     HARDWARE_SLOWDOWN = "hardware-slowdown"
-    """The hardware lowers clocks: too hot, power brake, or a drop of the supply."""
+    """The hardware lowers clocks and does not say why: for example the supply dropped."""
     POWER_BRAKE = "power-brake"
     """The machine's power supply requests it."""
 
@@ -33,6 +33,15 @@ KNOWN_REASONS = 0x7FF
 of earlier drivers board limit and reliability."""
 
 
+_SPECIFIC = frozenset({ThrottleCause.HARDWARE_THERMAL, ThrottleCause.POWER_BRAKE})
+"""NVML sets the bit of the hardware slowdown beside theirs."""
+
+
 def causes(reasons: float | None) -> tuple[ThrottleCause, ...]:
-    """Return why clocks are lowered, by the driver's bits; none if idle or set by a user."""
-    return tuple(cause for cause, bit in _BITS.items() if int(reasons or 0) & bit)
+    """Return why clocks are lowered, by the driver's bits; none if idle or set by a user.
+
+    The hardware's slowdown is left out where it says why.
+    """
+    found = tuple(cause for cause, bit in _BITS.items() if int(reasons or 0) & bit)
+    specific = _SPECIFIC.intersection(found)
+    return tuple(each for each in found if not (specific and each is ThrottleCause.HARDWARE_SLOWDOWN))

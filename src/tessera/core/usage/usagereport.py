@@ -3,7 +3,7 @@
 The records are the JSON of the agents' `/usage`, which `api/tessera/usage/usagereports` reads and writes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -19,6 +19,7 @@ __all__ = [
     "PodContention",
     "UsageReport",
     "contention_around",
+    "gpus_by_urgency",
     "usage_report",
 ]
 
@@ -49,7 +50,7 @@ class ContainerReport(_Record, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """`namespace/pod`, with the container."""
+        """`namespace/pod/container`."""
         return f"{self.namespace}/{self.pod}/{self.container}"
 
 
@@ -156,3 +157,13 @@ def contention_around(report: UsageReport, pod: str) -> Iterator[PodContention]:
         for each in gpu.contention:
             if any(name.rpartition("/")[0] == pod for name in (*each.caused_by, *each.affected)):
                 yield PodContention(gpu=gpu.index, **msgspec.structs.asdict(each))
+
+
+def gpus_by_urgency(reports: Iterable[UsageReport]) -> list[tuple[str, GpuReport]]:
+    """Return the GPUs with their nodes: slow ones first, lost ones, then the busiest; those of unknown load last."""
+    found = [(report.node, gpu) for report in reports for gpu in report.gpus]
+    return sorted(found, key=lambda each: (not each[1].contention, not each[1].lost, -_load(each[1])))
+
+
+def _load(gpu: GpuReport) -> float:
+    return max((-1.0 if device.gpu_percent is None else device.gpu_percent for device in gpu.devices), default=-1.0)

@@ -58,6 +58,7 @@ class AgentMetrics:
             contention={
                 (each.node, gpu.uuid): gpu.contention for each in reports for gpu in each.gpus if gpu.contention
             },
+            throttled={(each.node, gpu.uuid): gpu.throttled for each in reports for gpu in each.gpus if gpu.throttled},
             recommendations=tuple(await asyncio.to_thread(recommendations, reports)),
         )
 

@@ -93,9 +93,11 @@ class PrometheusMetrics:
         answers = dict(zip(targets, found, strict=True))
 
         def read() -> MeasuredUsage:
+            loads = read_loads(answers, source, now=True)
             return MeasuredUsage(
                 activity=read_activity(read_loads(answers, source, now=False)),
-                contention=read_contention(read_loads(answers, source, now=True)),
+                contention=read_contention(loads),
+                throttled={key: each.causes for key, each in loads.items() if each.causes},
                 model_servers=read_model_servers(answers, source),
             )
 

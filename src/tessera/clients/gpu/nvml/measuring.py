@@ -168,8 +168,8 @@ def _rows(device: Any) -> RemappedRows | None:
     found = _optional(pynvml.nvmlDeviceGetRemappedRows, device)
     if found is None:
         return None
-    corrected, uncorrected, _, failed = found
-    return RemappedRows(corrected=corrected, uncorrected=uncorrected, failed=bool(failed))
+    corrected, uncorrected, pending, failed = found
+    return RemappedRows(corrected=corrected, uncorrected=uncorrected, failed=bool(failed), pending=bool(pending))
 
 
 def _first(pair: Any) -> int | None:

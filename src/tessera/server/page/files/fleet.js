@@ -44,6 +44,7 @@ function complete(node) {
     allocated_mib: 0,
     problems: [],
     slowdowns: [],
+    throttled: [],
     ...gpu,
     parts: gpu.parts.map((part) => ({ label: "", exists: true, idle: false, pods: [], ...part })),
   }));

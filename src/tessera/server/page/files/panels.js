@@ -6,6 +6,15 @@ import { element, link, renew } from "./mosaic.js";
 const SVG = "http://www.w3.org/2000/svg";
 const MOST = 50;
 const FIRST = 4;
+const MODES = {
+  whole: "whole GPU",
+  mig: "MIG",
+  "mig-time-slicing": "MIG, time-slicing",
+  "mig-mps": "MIG, MPS",
+  mps: "MPS",
+  "time-slicing": "time-slicing",
+  "memory-share": "memory share",
+};
 const opened = new Set(); // of which lists all is shown
 const lists = new Map(); // the items of each list
 
@@ -87,11 +96,13 @@ function entry(text, query) {
 
 function causedBy(slowdown) {
   const sharers = named(slowdown.evenly ?? []);
-  const ended = slowdown.ended ? " Some of the load is of processes that have ended, whose pods are unknown." : "";
+  const ended = slowdown.ended ? " Part of the load came from processes that exited and cannot be attributed to a pod." : "";
   if (sharers.length) return `Used about equally by ${sharers.join(", ")}.${ended}`;
   const names = named(slowdown.caused_by ?? []);
-  const where = slowdown.scope === "node" ? " on this node" : "";
-  return (names.length ? `Caused by ${names.join(", ")}${where}.` : "Caused by unknown pods.") + ended;
+  const where = slowdown.scope === "node" ? "on this node" : "on this GPU";
+  if (names.length) return `Caused by ${names.join(", ")}${slowdown.scope === "node" ? ` ${where}` : ""}.${ended}`;
+  if (slowdown.nobody) return `No busy pod ${where}: check cooling and power supply.${ended}`;
+  return `Cause unknown: not all load can be attributed to pods.${ended}`;
 }
 
 function named(pods) {
@@ -212,8 +223,9 @@ export function drawDetails(section, { node, gpu, activity }, palette, filters, 
   for (const [name, value] of [
     ["Model", gpu.model],
     ["Memory", `${gib(gpu.allocated_mib)} of ${gib(gpu.memory_mib)} allocated${used}`],
-    ["Sharing", gpu.mode],
+    ["Sharing", gpu.mode.split(", ").map((mode) => MODES[mode] ?? mode).join(", ")],
     ["Health", gpu.problems.length ? gpu.problems.join("; ") : gpu.health],
+    ["Clocks", gpu.throttled.length ? `lowered: ${gpu.throttled.join(", ").replaceAll("-", " ")}` : ""],
     ["Slow", gpu.slowdowns.map((each) => `${slowness(each)}. ${causedBy(each)}`).join(" ")],
     ["Driver", node.driver],
     ["Policy", node.policy],
