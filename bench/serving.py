@@ -84,7 +84,7 @@ STEP_RATE = 7.0
 """Their mean."""
 PLAIN_LATE = 0.01
 LARGE = (1.23, LEAST_WITHIN, MOST_CHANGES // 2)
-"""Of 10 to 19 replicas in half a day: the plan rounds up less, so the same policy is further from it."""
+"""Of up to 19 replicas in half a day: docs/benchmarks-serving.md says what grows with them."""
 CASES = (
     Case("servegen_rates_600s.csv", "m_large_rps", 3.5, *DAY),
     Case("servegen_rates_600s.csv", "deepseek_r1_rps", 3.5, *DAY),

@@ -165,8 +165,8 @@ class ModelServerAutoscaler:
                     pending_requests=None if pending is None else pending.get(server, 0.0),
                 )
                 samples = {name: counted[server[0], name] for name in own if (server[0], name) in counted}
-                found = self._observe(state, samples, own, replicas=facts.replicas, now_s=now_s)
-                scaling, measured[server] = _decide(state.scaling, facts, found, now_s)
+                observation = self._observe(state, samples, own, replicas=facts.replicas, now_s=now_s)
+                scaling, measured[server] = _decide(state.scaling, facts, observation, now_s)
                 if places := to_count(facts, measured[server].decision):
                     growing[server] = places
                 else:
@@ -214,11 +214,11 @@ class ModelServerAutoscaler:
     ) -> ServerObservation:
         """Sum the samples of a server's pods."""
         ready = {name for name, pod in pods.items() if pod.ready}
-        state.observed, found = observe(state.observed, samples, at_s=now_s, replicas=replicas, ready=ready)
-        for window in found.pods.values():
+        state.observed, observation = observe(state.observed, samples, at_s=now_s, replicas=replicas, ready=ready)
+        for window in observation.pods.values():
             result = "counted" if isinstance(window, Window) else "early" if window.too_early else "failed"
             self._measures.count(METRICS_SAMPLES, result=result)
-        return found
+        return observation
 
     def _keep_decision(self, server: ServerName, pods: Iterable[str], error: Exception, now_s: float) -> MeasuredServer:
         """Log a defect about a server, and return its last decision while that counts, without measurements."""
@@ -244,13 +244,13 @@ class ModelServerAutoscaler:
         )
 
     def _read_pods(self) -> dict[ServerName, dict[str, ModelPod]]:
-        found: dict[ServerName, dict[str, ModelPod]] = {}
+        pods: dict[ServerName, dict[str, ModelPod]] = {}
         for (namespace, name), each in sorted(self._stores[PODS].objects.items()):
             try:
-                found.setdefault((namespace, labels_of(each)[SERVER_LABEL]), {})[name] = read_pod(each)
+                pods.setdefault((namespace, labels_of(each)[SERVER_LABEL]), {})[name] = read_pod(each)
             except Exception as error:  # noqa: BLE001 as in `reconcile`
                 self._trouble(error)
-        return found
+        return pods
 
     def _read_deployments(self) -> dict[ServerName, tuple[Object, ModelDeployment]]:
         """Return the Deployment of each server."""
@@ -278,15 +278,15 @@ class ModelServerAutoscaler:
         if self._queues is None or all(read.replicas for _, read in self._read_deployments().values()):
             return {}
         try:
-            found = await self._queues.read()
+            pending = await self._queues.read()
         except TesseraError as error:
             self._trouble(error)
             self._measures.count(METRICS_WAKE_QUERIES, result="failed")
             return None
         self._measures.count(METRICS_WAKE_QUERIES, result="done")
-        if found.trouble:
-            self._trouble(InvalidInput("--wake-query", found=found.trouble, hint=BY_SERVICE))
-        return found.servers
+        if pending.trouble:
+            self._trouble(InvalidInput("--wake-query", found=pending.trouble, hint=BY_SERVICE))
+        return pending.servers
 
     async def _decide_with_room(
         self, room: ReplicaRoom, server: ServerName, deployment: Object, measured: MeasuredServer, places: PlacesToCount
@@ -294,13 +294,13 @@ class ModelServerAutoscaler:
         """Decide by the room that there is, and keep what the server gets of it."""
         facts, state = measured.facts, self._states[server]
         try:
-            found = await room.count(deployment, places.total)
+            count = await room.count(deployment, places.total)
         except TesseraError as error:
             self._trouble(error)
             facts = msgspec.structs.replace(facts, room=0, room_unknown=True)
         else:
             state.counted_s = measured.at_s
-            facts = with_room(facts, places, found)
+            facts = with_room(facts, places, count)
         state.scaling, decided = _decide(state.scaling, facts, measured.observation, measured.at_s)
         if promised := promised_places(facts, places, decided.decision):
             room.promise(deployment, promised)
