@@ -90,7 +90,7 @@ def free_port() -> int:
 
 
 def wait_for(port: int) -> None:
-    """Wait until somebody listens."""
+    """Wait until the server listens."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
         with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):

@@ -15,7 +15,7 @@ owns 4 of 16 nodes', as many as one may; with other content it owns 0 to 4, and 
 
 Bucket is the bytes of objects that left the server, in copies of the model. Floors: together and killed at most 1.05
 copies, bad at most 1.25; together at most 2.5 times the time of one node alone, killed at most 3.5, bad at most 5;
-every node but the killed one has the right model; at least half of the nodes name the bad node, and none anybody else.
+every node but the killed one has the right model; at least half of the nodes name the bad node, and none names another.
 """
 
 import argparse

@@ -15,6 +15,7 @@ from pathlib import Path
 EVERYWHERE = {
     "granted": "allocated",
     "sick": "unhealthy",
+    "(?:some|any)body(?:'s)?": "a user, another program, each user who",
     "whoever": "a user, a client, an attacker",
     "whosoever": "a user",
     "is told": "gets, is reported",
@@ -60,15 +61,41 @@ IN_NAMES = {
     "said": "reported, response, text",
     "told": "reported, allocated",
     "sick": "unhealthy",
+    "somebody": "a user, another program",
+    "anybody": "a user, another program",
+    "card": "gpu",
+    "cards": "gpus",
+    "asker": "target",
+    "askers": "targets",
+    "trouble": "error, problem",
+    "troubled": "failed",
+    "troubles": "errors",
 }
 """Of variables, functions and classes."""
+IN_DEFINITIONS = {
+    "misfit": "mismatch",
+    "made": "created, written, planned",
+    "judge": "update, apply",
+    "settle": "what it does: retry, drop, clear",
+    "settled": "whether what: is_settled",
+    "mend": "repair",
+    "tidy": "clean_up",
+    "there": "on_disk, present, value",
+    "taken": "occupied, reserved, acquired",
+    "kept": "retained, fixed, cached",
+    "left": "free, remaining, unplaced",
+    "own": "whose it is",
+}
+"""Whole names of functions, parameters, fields of records, attributes of `self` and variables of a module."""
 IN_PARAMETERS = {
     "each": "what it is; a loop may have it",
     "found": "what it is; a loop, a local, or the text of an error may have it",
 }
 """Of parameters of functions and fields of records."""
-PLACES = "src docs deploy examples scripts testbed generate bench *.md :!scripts/words.py"
-ONLY_NAMES = {"testbed", "generate", "bench"}
+IN_TESTS = {"card": "gpu", "cards": "gpus", "asker": "target", "askers": "targets"}
+"""Of the same in tests, whose names are sentences."""
+PLACES = "src docs deploy examples scripts testbed generate bench tests *.md :!scripts/words.py"
+ONLY_NAMES = {"testbed", "generate", "bench", "tests"}
 """Folders whose texts are for contributors."""
 COMMENTS = {".js": r"(?<![:\w])//(.*)", ".css": r"/\*(.*?)\*/", ".yaml": r"(?<!\S)#(.*)", "": r"(?<!\S)#(.*)"}
 """How a comment begins, by suffix; programs of a shell have none."""
@@ -120,15 +147,21 @@ def texts_of(path: Path) -> Iterator[tuple[int, str, dict[str, str]]]:
 def names_in(path: Path) -> Iterator[tuple[int, str, str]]:
     """Yield the banned words in names of a module, each with its line and what to write."""
     tree = ast.parse(path.read_text("utf-8"))
+    banned = IN_TESTS if path.parts[0] == "tests" else IN_NAMES
     for node in ast.walk(tree):
         for field in ("id", "attr", "arg", "name"):
             name = getattr(node, field, None)
             for word in name.lower().split("_") if isinstance(name, str) else ():
-                if word in IN_NAMES:
-                    yield getattr(node, "lineno", 1), word, IN_NAMES[word]
+                if word in banned:
+                    yield getattr(node, "lineno", 1), word, banned[word]
+    if path.parts[0] != "src":
+        return
     for line, name, kind in parameters_in(tree):
-        if path.parts[0] == "src" and name in IN_PARAMETERS and kind != "str":
+        if name in IN_PARAMETERS and kind != "str":
             yield line, name, IN_PARAMETERS[name]
+    for line, name in definitions_in(tree):
+        if name.strip("_") in IN_DEFINITIONS:
+            yield line, name, IN_DEFINITIONS[name.strip("_")]
 
 
 def parameters_in(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
@@ -141,6 +174,22 @@ def parameters_in(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
             for field in node.body:
                 if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
                     yield field.lineno, field.target.id, ast.unparse(field.annotation)
+
+
+def definitions_in(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the names that others use: of functions, classes, parameters, fields, attributes and module variables."""
+    for line, name, _ in parameters_in(tree):
+        yield line, name
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign | ast.AnnAssign):
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                    yield statement.lineno, node.id
 
 
 def main() -> int:

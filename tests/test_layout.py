@@ -107,12 +107,13 @@ def test_what_only_its_package_tests_exists() -> None:
 
 
 def test_the_name_of_a_class_is_defined_once() -> None:
-    counted = Counter(
-        node.name
+    names = {
+        (node.name, module)
         for module in SOURCE.rglob("*.py")
         if not module.stem.endswith("_pb2")
         for node in ast.walk(ast.parse(module.read_text()))
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-    )
-    several = sorted(name for name, count in counted.items() if count > 1)
+    }
+    counted = Counter(name.casefold() for name, _ in names)
+    several = sorted({name for name, _ in names if counted[name.casefold()] > 1})
     assert not several, f"give {', '.join(several)} names that no other class has"

@@ -4,7 +4,7 @@ import io
 import json
 
 from tessera.errors import Unavailable
-from tessera.log import Complaint, Complaints, configure, logger
+from tessera.log import RepeatedError, RepeatedErrors, configure, logger
 
 
 def test_an_event_is_one_line_of_json() -> None:
@@ -35,12 +35,12 @@ def test_what_is_below_the_level_is_not_written() -> None:
 def test_a_loop_complains_of_the_same_once_and_again_after_it_was_well() -> None:
     out = io.StringIO()
     configure(stream=out)
-    complain = Complaint(logger(), "disks_not_kept", node="n1")
+    complain = RepeatedError(logger(), "disks_not_kept", node="n1")
     refused = Unavailable("the API server", found="no answer", expected="one")
     for error in (refused, refused, ValueError(), refused):
         complain(error)
     assert complain.reason == str(refused)
-    complain.settle()
+    complain.clear()
     assert not complain.reason
     complain(refused)
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
@@ -52,7 +52,7 @@ def test_a_loop_complains_of_the_same_once_and_again_after_it_was_well() -> None
 def test_what_comes_in_every_pass_is_logged_once_and_a_defect_each_time() -> None:
     out = io.StringIO()
     configure(stream=out)
-    complain = Complaints(logger(), "device_handover_impaired")
+    complain = RepeatedErrors(logger(), "device_handover_impaired")
     one, other = (Unavailable(what, found="no answer", expected="one") for what in ("CDI", "kubelet"))
     for error in (one, other, one, ValueError(), ValueError(), TimeoutError(), TimeoutError()):
         complain(error)

@@ -257,7 +257,7 @@ async def reading(rules: Path, prometheus: str) -> AdapterMetrics:
     for each in Api.answers["/api/v1/namespaces/default/services"]["items"]:
         await kube.create(SERVICES, each)
     source = RulesSource(file=RulesFile(rules), connect=HttpMetrics, url=prometheus)
-    one = AdapterMetrics(source, kube, logger(), Measures(), taken=JoinedSources(()))
+    one = AdapterMetrics(source, kube, logger(), Measures(), served=JoinedSources(()))
     await one.discover()
     return one
 

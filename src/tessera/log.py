@@ -9,7 +9,7 @@ from structlog.typing import FilteringBoundLogger, Processor
 
 from tessera.errors import TesseraError
 
-__all__ = ["Complaint", "Complaints", "Format", "Level", "Logger", "configure", "defect", "logger"]
+__all__ = ["Format", "Level", "Logger", "RepeatedError", "RepeatedErrors", "configure", "defect", "logger"]
 
 Format = Literal["auto", "json", "text"]
 """`auto` is text on a terminal and JSON elsewhere."""
@@ -32,7 +32,7 @@ def defect(error: BaseException) -> BaseException | None:
     return None if expected else error
 
 
-class Complaint:
+class RepeatedError:
     """The error of a loop, logged when it begins and when its reason changes, not in every pass.
 
     Args:
@@ -56,12 +56,12 @@ class Complaint:
             self._log.warning(self._event, reason=reason, exc_info=defect(error), **self._fields)
         self.reason = reason
 
-    def settle(self) -> None:
+    def clear(self) -> None:
         """Note success: the same error is logged again after this."""
         self.reason = ""
 
 
-class Complaints:
+class RepeatedErrors:
     """Errors that come again in every pass, each logged once; a defect is logged each time.
 
     Args:

@@ -14,7 +14,7 @@ Item = TypeVar("Item")
 
 async def one_turn(
     act: Callable[[], Awaitable[object]],
-    trouble: Callable[[BaseException], None],
+    on_error: Callable[[BaseException], None],
     done: Callable[[], None] = lambda: None,
 ) -> None:
     """Act, and report an error, or success; raises only when its task is canceled.
@@ -24,24 +24,24 @@ async def one_turn(
     try:
         await act()
     except Exception as error:  # noqa: BLE001
-        trouble(error)
+        on_error(error)
     except asyncio.CancelledError as error:
         # gRPC ends calls so whose connection is closed; without this the loop would end silently.
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        trouble(error)
+        on_error(error)
     else:
         done()
 
 
 async def until_done(
-    act: Callable[[], Awaitable[object]], trouble: Callable[[BaseException], None], pause_s: float
+    act: Callable[[], Awaitable[object]], on_error: Callable[[BaseException], None], pause_s: float
 ) -> None:
     """Repeat until it succeeds, and report each error."""
     done = asyncio.Event()
     while True:
-        await one_turn(act, trouble, done.set)
+        await one_turn(act, on_error, done.set)
         if done.is_set():
             return
         await asyncio.sleep(pause_s)

@@ -198,7 +198,7 @@ async def test_what_does_not_answer(places: DoctorPaths) -> None:
     driver.fail("inventory", refused)
     kube = MemoryKube()
     seen = await look(places, driver, kube)
-    assert (seen.driver_problem, seen.node_problem) == (str(refused), f"there is no node {NODE}")
+    assert (seen.driver_problem, seen.node_problem) == (refused.cause, f"there is no node {NODE}")
     assert (await look(places, driver, kube, "")).node_problem == ""
     kube.stop()
     assert "start it again" in (await look(places, driver, kube)).node_problem

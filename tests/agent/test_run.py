@@ -459,7 +459,7 @@ async def test_who_deletes_the_gpunode_does_not_take_its_policy_away(
             await machine.kubelet.until_allocatable("nvidia.com/gpu", count)
             logs.clear()
             await machine.kube.delete(GPU_NODES, "n1")
-            await until_logged(logs, "gpunode_made")
+            await until_logged(logs, "gpunode_created")
             for _ in range(20):
                 assert machine.kubelet.allocatable("nvidia.com/gpu") == count
                 await asyncio.sleep(0.01)

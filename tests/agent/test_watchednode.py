@@ -18,7 +18,7 @@ def pod(name: str, node: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "namespace": "x"}, "spec": {"nodeName": node}}
 
 
-def on_trouble(error: Exception) -> None:
+def on_error(error: Exception) -> None:
     raise error
 
 
@@ -28,7 +28,7 @@ async def test_it_has_its_own_node_and_the_pods_that_are_bound_to_it() -> None:
         node = {"metadata": {"name": name}, "status": {"allocatable": {f"gpus-of-{name}": "1"}}}
         await kube.create(NODES, node)
         await kube.create(PODS, pod(f"on-{name}", name))
-    watched = WatchedNode(kube, "n1", wake=wakeup.set, on_trouble=on_trouble)
+    watched = WatchedNode(kube, "n1", wake=wakeup.set, on_error=on_error)
     assert (watched.node(), watched.resources, watched.pods()) == ({}, (), ())
     async with running(watched.run(Measures())):
         await watched.synced()
@@ -54,6 +54,6 @@ class SilentKube(MemoryKube):
 
 
 async def test_a_list_that_is_not_answered_ends() -> None:
-    watched = WatchedNode(SilentKube(), "n1", wake=lambda: None, on_trouble=on_trouble, relist_s=0.01)
+    watched = WatchedNode(SilentKube(), "n1", wake=lambda: None, on_error=on_error, relist_s=0.01)
     with pytest.raises(TimeoutError):
         await watched.relist()

@@ -11,7 +11,7 @@ import pytest
 from msgspec import Meta
 
 from tessera.api import documents
-from tessera.api.fields import Field, in_words, misfit, objects, refused_form
+from tessera.api.fields import Field, error_phrase, in_words, objects, refused_form
 from tessera.api.kubernetes.devicecheckpoint import read_checkpoint
 from tessera.api.scheduler.admission import is_routed
 from tessera.api.tessera.cluster.clusters import as_fields
@@ -120,7 +120,7 @@ def test_what_has_not_the_form_is_said_in_our_words(want: str) -> None:
         msgspec.json.decode(content, type=Form)
     for error, given in ((caught.value, value), (decoded.value, content)):
         assert str(refused_form(error, given, "file x", "see the docs")) == f"file x: {want}: see the docs"
-        assert misfit(error, given) == want
+        assert error_phrase(error, given) == want
 
 
 class Chosen(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
@@ -176,18 +176,18 @@ JSON: dict[bytes, str] = {
 def test_bytes_that_are_no_json_are_called_that(content: bytes) -> None:
     with pytest.raises(UNDECODABLE) as caught:
         msgspec.json.decode(content, type=Named)
-    assert misfit(caught.value, content) == JSON[content]
+    assert error_phrase(caught.value, content) == JSON[content]
 
 
 def test_what_ends_reading_otherwise_is_said_too() -> None:
     nested = b'{"name":' + b"[" * 100_000
     with pytest.raises(UNDECODABLE) as caught:
         msgspec.json.decode(nested)
-    assert misfit(caught.value, nested) == "it is nested too deeply"
+    assert error_phrase(caught.value, nested) == "it is nested too deeply"
     with pytest.raises(UNDECODABLE) as caught:
         msgspec.convert({"kind": "\ud800"}, Form)
-    assert misfit(caught.value, {}) == "it has half of a character, a surrogate"
-    assert misfit(ValueError("no number"), {}) == "'no number'"
+    assert error_phrase(caught.value, {}) == "it has half of a character, a surrogate"
+    assert error_phrase(ValueError("no number"), {}) == "'no number'"
     assert (
         str(refused_form(ValueError("no number"), {}, "x", "give one")) == "x: it is unreadable ('no number'): give one"
     )

@@ -17,7 +17,7 @@ from tessera.agent.pods.podsview import PodsInView
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuProcess, Inventory
-from tessera.log import Complaints, logger
+from tessera.log import RepeatedErrors, logger
 
 __all__ = ["GpusOfNode", "Unchanged", "device_plugins", "gate"]
 
@@ -69,7 +69,7 @@ def device_plugins(
 ) -> Plugins:
     """Return the plugins of an agent that has just started."""
     log, gpus = logger(), gpus or Unchanged()
-    devices = DeviceMaker(paths, gpus, Complaints(log, "device_handover_impaired"))
+    devices = DeviceMaker(paths, gpus, RepeatedErrors(log, "device_handover_impaired"))
     own = gate(
         view,
         devices.capacity,

@@ -8,7 +8,7 @@ from tessera.core.serving.autoscaling.serverfacts import HpaBounds, ModelDeploym
 
 __all__ = ["changed_facts", "server_facts"]
 
-_DEPLOYMENT = ModelDeployment(name="llm", replicas=1, slots=8, cold_start_s=None, trouble="")
+_DEPLOYMENT = ModelDeployment(name="llm", replicas=1, slots=8, cold_start_s=None, problem="")
 _BOUNDS = HpaBounds(name="llm", deployment="llm", min_replicas=1, max_replicas=5, uses_tessera_replicas=True)
 
 

@@ -71,9 +71,9 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
     raised: list[BaseException] = []
 
     @click.command()
-    @click.option("--cards", type=int, default=0)
-    def fail(cards: int) -> None:
-        click.echo(f"cards {cards}")
+    @click.option("--gpus", type=int, default=0)
+    def fail(gpus: int) -> None:
+        click.echo(f"gpus {gpus}")
         if raised:
             raise raised[0]
 
@@ -131,9 +131,9 @@ def test_the_traceback_of_a_defect_is_printed_when_asked_for(failing: Callable[[
 @pytest.mark.parametrize(
     ("arguments", "environment", "want"),
     [
-        pytest.param([], {}, "cards 0\n", id="default"),
-        pytest.param([], {"TESSERA_FAIL_CARDS": "3"}, "cards 3\n", id="environment over default"),
-        pytest.param(["--cards", "2"], {"TESSERA_FAIL_CARDS": "3"}, "cards 2\n", id="flag over environment"),
+        pytest.param([], {}, "gpus 0\n", id="default"),
+        pytest.param([], {"TESSERA_FAIL_GPUS": "3"}, "gpus 3\n", id="environment over default"),
+        pytest.param(["--gpus", "2"], {"TESSERA_FAIL_GPUS": "3"}, "gpus 2\n", id="flag over environment"),
     ],
 )
 @pytest.mark.usefixtures("failing")
@@ -158,13 +158,13 @@ def test_every_option_has_an_environment_name(arguments: list[str], environment:
         ),
         pytest.param(["--nope"], "error: No such option '--nope'; try `tessera --help`\n", id="unknown option"),
         pytest.param(
-            ["fail", "--cards", "x"],
-            "error: Invalid value for '--cards': 'x' is not a valid integer; try `tessera fail --help`\n",
+            ["fail", "--gpus", "x"],
+            "error: Invalid value for '--gpus': 'x' is not a valid integer; try `tessera fail --help`\n",
             id="wrong value of a command's option",
         ),
         pytest.param(
-            ["fail", "--cards", "x" * 5000],
-            f"error: Invalid value for '--cards': '{'x' * 64}...' is not a valid integer; try `tessera fail --help`\n",
+            ["fail", "--gpus", "x" * 5000],
+            f"error: Invalid value for '--gpus': '{'x' * 64}...' is not a valid integer; try `tessera fail --help`\n",
             id="a long value is not repeated",
         ),
     ],

@@ -15,7 +15,7 @@ from builders.kubeobjects import gpunode, pod, share
 from harness.virtualtime import run
 from tessera.agent.partition import NodeLocks
 from tessera.cli import main
-from tessera.cli.mig.node import Means, locks_in
+from tessera.cli.mig.node import NodeClients, locks_in
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import DISRUPTION_BUDGETS, GPU_NODES, PODS, Kind, MemoryKube, annotations_of, name_of
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
@@ -69,7 +69,7 @@ class Node:
         ]
 
     def run(self, *arguments: str, code: int = 0) -> Result:
-        means = Means(driver=self.driver, record=self.record, kube=self.kube)
+        means = NodeClients(driver=self.driver, record=self.record, kube=self.kube)
         result = CliRunner(env={"NODE_NAME": None, "TESSERA_MIG_STATE_DIR": str(self.file.parent / "state")}).invoke(
             main, ["mig", *arguments, *NO_KUBELET], obj=means
         )
@@ -231,7 +231,7 @@ def test_a_kubeconfig_that_cannot_be_read_is_said_also_where_no_pods_are_seen(te
         file.write_text(text)
     driver = MemoryDriver((gpu_facts(),))
     words = ("mig", "apply", "-c", "all-1g.5gb", "--kubeconfig", str(file), *NO_KUBELET)
-    result = CliRunner(env={"TESSERA_MIG_STATE_DIR": str(tmp_path)}).invoke(main, words, obj=Means(driver=driver))
+    result = CliRunner(env={"TESSERA_MIG_STATE_DIR": str(tmp_path)}).invoke(main, words, obj=NodeClients(driver=driver))
     assert (result.exit_code, "kubeconfig" in result.stderr) == (2, True)
     assert run(driver.inventory()).gpus[0].layout is None
 
@@ -243,7 +243,7 @@ def test_a_kubeconfig_that_is_of_no_use_is_said(tmp_path: Path) -> None:
     plain = {"clusters": [cluster], "contexts": [context], "users": [{"name": "u", "user": {}}], "current-context": "c"}
     file.write_text(json.dumps(plain))
     words = ("mig", "list", "--kubeconfig", str(file), *NO_KUBELET)
-    result = CliRunner().invoke(main, words, obj=Means(driver=MemoryDriver((gpu_facts(),))))
+    result = CliRunner().invoke(main, words, obj=NodeClients(driver=MemoryDriver((gpu_facts(),))))
     assert result.exit_code == 0, result.output
     assert "note: --kubeconfig is not used: no kubelet at /nowhere/kubelet.sock" in result.stderr
 
@@ -315,10 +315,10 @@ def test_evictions_that_cannot_be(arguments: tuple[str, ...], code: int, want: s
 def test_evictions_need_a_kubelet_and_a_cluster(tmp_path: Path) -> None:
     node = Node(gpu_facts(layout=SEVEN), folder=tmp_path)
     arguments = ["mig", "apply", "-c", "all-3g.20gb", "--evict", "--node", "n1"]
-    without = CliRunner().invoke(main, [*arguments, *NO_KUBELET], obj=Means(driver=node.driver))
+    without = CliRunner().invoke(main, [*arguments, *NO_KUBELET], obj=NodeClients(driver=node.driver))
     assert "--evict: no kubelet at /nowhere/kubelet.sock: give --kubelet-socket: the kubelet's" in without.stderr
     missing = ["--kubeconfig", str(tmp_path / "none"), *NO_KUBELET]
-    alone = CliRunner().invoke(main, [*arguments, *missing], obj=Means(driver=node.driver, record=node.record))
+    alone = CliRunner().invoke(main, [*arguments, *missing], obj=NodeClients(driver=node.driver, record=node.record))
     assert (without.exit_code, alone.exit_code) == (2, 2)
     assert "kubeconfig" in alone.stderr
 

@@ -36,7 +36,7 @@ WANT = {
         placed=("one aks-mig-vmss000000 [0] mig",),
         guessed=("aks-mig-vmss000000",),
     ),
-    "aks-parts-of-a-card": Want(
+    "aks-parts-of-a-gpu": Want(
         gpus={"A10 3814": 1, "A10 7629": 1},
         placed=("small aks-nv-vmss000000 [0] mps",),
         pending={"large": "1 x A10 of 3814 MiB"},
@@ -119,7 +119,7 @@ WANT = {
         gpus={"A100-40GB 40960": 8, "A100-80GB 81920": 8, "H100-80GB 81559": 8, "L4 23034": 1},
         placed=("whole ip-10-0-0-34 [0] whole",),
     ),
-    "karpenter-parts-of-a-card": Want(
+    "karpenter-parts-of-a-gpu": Want(
         gpus={"L4 5722": 1, "L4 11444": 1},
         placed=("small ip-10-0-0-41 [0] mps",),
         pending={"large": "1 x L4 of 5722 MiB"},
@@ -220,7 +220,7 @@ REFUSED = {
     "pods-only": "it has no node: write nodes: in a fleet file, or Node objects, as in kubectl get nodes,pods",
     "unknown-gpus-only": "GPUs of an unknown model: set the label "
     "tessera.dev/gpu-model=MODEL, or pass --gpu-model gpu-1=MODEL",
-    "vgpu-guests": "GPU model: 'NVIDIA-A16-16Q' is not a GPU model that Tessera knows: T4, L4",
+    "vgpu-guests": "GPU model: 'NVIDIA-A16-16Q' is not a GPU model that Tessera knows: use T4, L4",
 }
 WITHOUT_USAGE = {
     "not-saved-as-json": NO_JSON,

@@ -33,11 +33,11 @@ def test_a_table_fits_80_columns(arguments: tuple[str, ...], whole: tuple[str, .
 
 
 def test_a_column_that_nobody_fills_is_not_shown() -> None:
-    """No node has more to say than its verdict."""
+    """No node has more to say than its result."""
     arguments = ("explain", "vllm", "--gpus", "8xH100-80GB", "-f", f"{EXAMPLES}/2-vllm-replicas")
     result = CliRunner().invoke(main, arguments, env={"COLUMNS": "80"}, catch_exceptions=False)
     heading = next(line for line in result.stdout.splitlines() if line.startswith("NODE "))
-    assert heading.split() == ["NODE", "VERDICT"]
+    assert heading.split() == ["NODE", "RESULT"]
 
 
 @pytest.mark.parametrize("command", ["list", "verify", "warm", "evict"])

@@ -153,7 +153,7 @@ async def test_a_warmup_that_is_deleted_leaves_images_unpinned(cluster: Cluster)
         await cluster.status(lambda status: status.get("pinned") == 1)
         await cluster.kube.delete(IMAGE_WARMUPS, "servers")
         async with asyncio.timeout(20):
-            async for change in follow(cluster.kube, NODE_IMAGES, Selection(), on_trouble=lambda _: None):
+            async for change in follow(cluster.kube, NODE_IMAGES, Selection(), on_error=lambda _: None):
                 if change.object and not change.object["spec"].get("images") and not change.object["status"]["images"]:
                     break
     assert (list(cluster.runtimes["n1"].images), await cluster.runtimes["n1"].pinned()) == ([A], frozenset())

@@ -12,7 +12,7 @@ async def until_object(
     """Return an object when it is as desired."""
     selection = Selection(namespace=namespace, fields=(("metadata.name", name),))
     async with asyncio.timeout(within_s):
-        async for change in follow(kube, kind, selection, on_trouble=lambda _: None):
+        async for change in follow(kube, kind, selection, on_error=lambda _: None):
             if change.object is not None and ready(change.object):
                 return change.object
     raise AssertionError

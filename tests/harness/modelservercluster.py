@@ -55,7 +55,7 @@ class Cluster:
         """Return an object of the server's name when it is as desired; None where it is expected to be gone, and is."""
         selection = Selection(namespace=namespace, fields=(("metadata.name", "ranker"),))
         async with asyncio.timeout(20):
-            async for change in follow(self.kube, kind, selection, on_trouble=lambda _: None):
+            async for change in follow(self.kube, kind, selection, on_error=lambda _: None):
                 nothing = change.listing is not None and not change.listing.objects
                 if (nothing or change.object is not None) and holds(None if change.gone else change.object):
                     return None if change.gone else change.object

@@ -1,7 +1,7 @@
 """What NVML answers about the first GPU while it is idle and MIG is off: `python nvmlanswers.py` prints it as JSON.
 
 Each answer is a value, or `{"error": CODE}`. They are recorded from a real GPU in tests/data/nvml, to compare the
-simulated one with it. What differs from card to card (names of the one card, readings of a moment) is only compared by
+simulated one with it. What differs from GPU to GPU (names of the one, readings of a moment) is only compared by
 whether there is an answer.
 """
 

@@ -1,4 +1,4 @@
-"""A real GPU of this machine, read only, and programs that use it. Tests marked `gpu` get it by the fixture `card`."""
+"""A real GPU of this machine, read only, and programs that use it. Tests marked `gpu` get it by fixture `real_gpu`."""
 
 import contextlib
 import json

@@ -47,8 +47,8 @@ def assigned(name: str, units: int, placed: Share) -> dict[str, Any]:
     return one
 
 
-class Left:
-    """A node whose GPUs a GPUPolicy leaves to Tessera."""
+class ManagedNode:
+    """A node whose GPUs are managed, by a GPUPolicy."""
 
     def __init__(self, node: GpuNode, flags: dict[str, Any] | None = None) -> None:
         self.node = node
@@ -109,72 +109,72 @@ class Left:
 
 
 @pytest.fixture
-def left(gpu_node: GpuNode) -> Left:
-    return Left(gpu_node)
+def managed(gpu_node: GpuNode) -> ManagedNode:
+    return ManagedNode(gpu_node)
 
 
-def test_desired_devices_are_allocatable_and_a_pod_gets_its_instance(left: Left) -> None:
-    first, second = left.node.gpu_uuids()
-    left.want(DesiredDevices(gpu=first, instances=SMALL), DesiredDevices(gpu=second, whole=True))
-    left.node.until_offered(("nvidia.com/mig-1g.5gb", 2), ("nvidia.com/gpu", 1), (UNITS, ALL_UNITS))
+def test_desired_devices_are_allocatable_and_a_pod_gets_its_instance(managed: ManagedNode) -> None:
+    first, second = managed.node.gpu_uuids()
+    managed.want(DesiredDevices(gpu=first, instances=SMALL), DesiredDevices(gpu=second, whole=True))
+    managed.node.until_offered(("nvidia.com/mig-1g.5gb", 2), ("nvidia.com/gpu", 1), (UNITS, ALL_UNITS))
     run(
-        left.cluster,
+        managed.cluster,
         busybox("small", limits={"nvidia.com/mig-1g.5gb": 1}),
         busybox("whole", limits={"nvidia.com/gpu": 1}),
     )
-    (told,) = left.assignment("small")
-    visible = devices(left.cluster, "small")
-    assert left.places()[visible] == (told["gpu"], told["profile"], told["start"])
+    (told,) = managed.assignment("small")
+    visible = devices(managed.cluster, "small")
+    assert managed.places()[visible] == (told["gpu"], told["profile"], told["start"])
     assert (told["container"], told["resource"], told["mode"]) == ("main", "nvidia.com/mig-1g.5gb", "mig")
-    (told,) = left.assignment("whole")
-    assert (told["gpu"], told["mode"], told["memoryMiB"]) == (1, "whole", left.state().gpus[1].memory_mib)
+    (told,) = managed.assignment("whole")
+    assert (told["gpu"], told["mode"], told["memoryMiB"]) == (1, "whole", managed.state().gpus[1].memory_mib)
     # What a pod holds stays and stays offered; what nobody holds is offered no more.
-    left.want()
-    left.node.until_offered(("nvidia.com/mig-1g.5gb", 1), ("nvidia.com/gpu", 1), (UNITS, ALL_UNITS))
-    left.until_layouts(tuple(sorted(SMALL)), None)
-    columns = re.split(r" {2,}", left.cluster.kubectl("get", "gpunodes").splitlines()[1])
+    managed.want()
+    managed.node.until_offered(("nvidia.com/mig-1g.5gb", 1), ("nvidia.com/gpu", 1), (UNITS, ALL_UNITS))
+    managed.until_layouts(tuple(sorted(SMALL)), None)
+    columns = re.split(r" {2,}", managed.cluster.kubectl("get", "gpunodes").splitlines()[1])
     assert columns[1:6] == ["2/2", "1 A100-40GB, 1 H100-80GB", "auto", "2 1g.5gb", "all"]
 
 
-def test_a_slice_is_cut_for_a_need_and_goes_for_an_amount(left: Left) -> None:
-    first, _ = left.node.gpu_uuids()
-    left.want(DesiredDevices(gpu=first, instances=SMALL))
-    left.node.until_offered(("nvidia.com/mig-1g.5gb", 2))
-    run(left.cluster, assigned("half", 16, amount(0, HALF, 16384)), assigned("hopper", 30, amount(1, HOPPER, 30720)))
+def test_a_slice_is_cut_for_a_need_and_goes_for_an_amount(managed: ManagedNode) -> None:
+    first, _ = managed.node.gpu_uuids()
+    managed.want(DesiredDevices(gpu=first, instances=SMALL))
+    managed.node.until_offered(("nvidia.com/mig-1g.5gb", 2))
+    run(managed.cluster, assigned("half", 16, amount(0, HALF, 16384)), assigned("hopper", 30, amount(1, HOPPER, 30720)))
     for name, want in (("half", (0, HALF)), ("hopper", (1, HOPPER))):
-        visible = devices(left.cluster, name)
-        assert left.places()[visible] == (want[0], want[1].profile, want[1].start)
-    left.until_layouts((*SMALL, HALF), (HOPPER,))
-    assert allocatable(left.cluster, left.node.node.name, "nvidia.com/mig-3g.20gb") == 0
-    left.want()
-    left.cluster.kubectl("delete", "pod", "half", "hopper", "--timeout=60s")
+        visible = devices(managed.cluster, name)
+        assert managed.places()[visible] == (want[0], want[1].profile, want[1].start)
+    managed.until_layouts((*SMALL, HALF), (HOPPER,))
+    assert allocatable(managed.cluster, managed.node.node.name, "nvidia.com/mig-3g.20gb") == 0
+    managed.want()
+    managed.cluster.kubectl("delete", "pod", "half", "hopper", "--timeout=60s")
     amounts = (assigned(f"amount{gpu}", 4, amount(gpu, None, 4096)) for gpu in (0, 1))
-    run(left.cluster, *amounts)
-    given = [devices(left.cluster, f"amount{gpu}") for gpu in (0, 1)]
-    assert tuple(given) == left.node.gpu_uuids()
-    left.until_layouts(None, None)
+    run(managed.cluster, *amounts)
+    given = [devices(managed.cluster, f"amount{gpu}") for gpu in (0, 1)]
+    assert tuple(given) == managed.node.gpu_uuids()
+    managed.until_layouts(None, None)
 
 
-def test_a_pod_with_both_gets_all_in_the_order_it_asks(left: Left) -> None:
-    first, _ = left.node.gpu_uuids()
-    left.want(DesiredDevices(gpu=first, instances=SMALL))
-    left.node.until_offered(("nvidia.com/mig-1g.5gb", 2))
+def test_a_pod_with_both_gets_all_in_the_order_it_asks(managed: ManagedNode) -> None:
+    first, _ = managed.node.gpu_uuids()
+    managed.want(DesiredDevices(gpu=first, instances=SMALL))
+    managed.node.until_offered(("nvidia.com/mig-1g.5gb", 2))
     one = assigned("both", 4, amount(1, None, 4096))
     more = json.loads(json.dumps(one["spec"]["containers"][0]))
     more["name"], more["resources"] = "exact", {"limits": {"nvidia.com/mig-1g.5gb": "1"}}
     one["spec"]["containers"].append(more)
-    run(left.cluster, one)
-    until("both", lambda: len(left.assignment("both")) > 1, timeout_s=60, found=left.node.agent_log)
-    told = [(each["container"], each["gpu"], each["mode"]) for each in left.assignment("both")]
+    run(managed.cluster, one)
+    until("both", lambda: len(managed.assignment("both")) > 1, timeout_s=60, found=managed.node.agent_log)
+    told = [(each["container"], each["gpu"], each["mode"]) for each in managed.assignment("both")]
     assert told == [("exact", 0, "mig"), ("main", 1, "memory-share")]
-    assert left.assignment("both")[1] == json.loads(write_shares((amount(1, None, 4096),)))["shares"][0]
+    assert managed.assignment("both")[1] == json.loads(write_shares((amount(1, None, 4096),)))["shares"][0]
 
 
-def test_the_status_is_exact_and_is_not_written_again_without_need(left: Left) -> None:
-    first, second = left.node.gpu_uuids()
-    left.want(DesiredDevices(gpu=first, instances=(HALF,)))
-    left.until_layouts((HALF,), None)
-    state = left.state()
+def test_the_status_is_exact_and_is_not_written_again_without_need(managed: ManagedNode) -> None:
+    first, second = managed.node.gpu_uuids()
+    managed.want(DesiredDevices(gpu=first, instances=(HALF,)))
+    managed.until_layouts((HALF,), None)
+    state = managed.state()
     assert [(gpu.index, gpu.uuid, gpu.model.name) for gpu in state.gpus] == [
         (0, first, "A100-40GB"),
         (1, second, "H100-80GB"),
@@ -182,19 +182,19 @@ def test_the_status_is_exact_and_is_not_written_again_without_need(left: Left) -
     assert all(gpu.sharing.managed for gpu in state.gpus)
     assert (state.unit_mib, state.unhealthy, state.policy) == (1024, (), "all")
     assert {each.gpu for each in state.used} == {first, second}
-    found = left.object()
-    node = left.cluster.get("node", left.node.node.name)
+    found = managed.object()
+    node = managed.cluster.get("node", managed.node.node.name)
     assert found["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
     until(
         "observedGeneration",
-        lambda: left.object()["status"]["observedGeneration"] == left.object()["metadata"]["generation"],
+        lambda: managed.object()["status"]["observedGeneration"] == managed.object()["metadata"]["generation"],
         timeout_s=60,
     )
     claim = Claim(uid="u", pod=PodKey("default/p"), shares=(amount(1, None, 4096),))
-    left.say({"claims": claims_field([claim])})
-    version = left.object()["metadata"]["resourceVersion"]
-    left.node.let_it_run(12)
-    assert left.object()["metadata"]["resourceVersion"] == version
+    managed.say({"claims": claims_field([claim])})
+    version = managed.object()["metadata"]["resourceVersion"]
+    managed.node.let_it_run(12)
+    assert managed.object()["metadata"]["resourceVersion"] == version
 
 
 SEVENTHS = tuple(
@@ -209,44 +209,44 @@ def seventh_pods() -> tuple[dict[str, Any], ...]:
     return tuple(assigned(f"p{number}", 4, amount(gpu, spot, 4096)) for number, (gpu, spot) in enumerate(SEVENTHS))
 
 
-def check_sevenths(left: Left) -> None:
+def check_sevenths(managed: ManagedNode) -> None:
     """Check that each pod has the slice on record for it, that all have one, and that there is no other.
 
     Who has which is the kubelet's to say: pods that ask the same may have changed.
     """
-    where, names = left.places(), [f"p{number}" for number in range(len(SEVENTHS))]
-    found = [where[devices(left.cluster, name)] for name in names]
-    told = [(one["gpu"], one["profile"], one["start"]) for name in names for one in left.assignment(name)]
+    where, names = managed.places(), [f"p{number}" for number in range(len(SEVENTHS))]
+    found = [where[devices(managed.cluster, name)] for name in names]
+    told = [(one["gpu"], one["profile"], one["start"]) for name in names for one in managed.assignment(name)]
     assert found == told
     assert sorted(found) == sorted((gpu, spot.profile, spot.start) for gpu, spot in SEVENTHS)
-    left.until_layouts(*(tuple(spot for gpu, spot in SEVENTHS if gpu == index) for index in (0, 1)))
+    managed.until_layouts(*(tuple(spot for gpu, spot in SEVENTHS if gpu == index) for index in (0, 1)))
 
 
 @pytest.mark.parametrize("strategy", ["cdi-cri", "envvar"])
 def test_many_slices_at_once(gpu_node: GpuNode, strategy: str) -> None:
-    left = Left(gpu_node, flags={"plugin": {"deviceListStrategy": [strategy]}})
-    run(left.cluster, *seventh_pods(), timeout_s=120)
-    check_sevenths(left)
+    managed = ManagedNode(gpu_node, flags={"plugin": {"deviceListStrategy": [strategy]}})
+    run(managed.cluster, *seventh_pods(), timeout_s=120)
+    check_sevenths(managed)
 
 
 @pytest.mark.anyio
 async def test_what_an_agent_began_before_it_was_killed_another_ends(gpu_node: GpuNode) -> None:
     """By CDI the kubelet has admitted all pods before their slices are there; the agent dies while it creates them."""
-    left = Left(gpu_node, flags={"plugin": {"deviceListStrategy": ["cdi-cri"]}})
+    managed = ManagedNode(gpu_node, flags={"plugin": {"deviceListStrategy": ["cdi-cri"]}})
     pods = seventh_pods()
     with Machine(gpu_node.node.gpu_state) as machine:
         machine.fault("nvmlDeviceCreateGpuInstance*", latency_ms=700, times=100)
-    create(left.cluster, *pods)
+    create(managed.cluster, *pods)
     async with PodResources(gpu_node.node.pod_resources) as record, asyncio.timeout(60):
         for _ in itertools.count():
             if len(await record.list()) == len(pods):
                 break
             await asyncio.sleep(0.05)
     gpu_node.kill_agent()
-    cut = len(left.places())
+    cut = len(managed.places())
     with Machine(gpu_node.node.gpu_state) as machine:
         machine.clear_faults()
     gpu_node.start_again()
-    run(left.cluster, *pods, timeout_s=150)
-    check_sevenths(left)
+    run(managed.cluster, *pods, timeout_s=150)
+    check_sevenths(managed)
     assert cut < len(pods), "the agent was killed too late for this test to prove anything"

@@ -56,7 +56,7 @@ class Followed:
         self.troubles: list[Exception] = []
         self.refused = asyncio.Event()
         """Set when it tried to connect again and could not."""
-        self.store = Store(kube, CONFIG_MAPS, HERE, on_change=self._take, on_trouble=self._meet)
+        self.store = Store(kube, CONFIG_MAPS, HERE, on_change=self._take, on_error=self._meet)
 
     def _meet(self, trouble: Exception) -> None:
         self.troubles.append(trouble)

@@ -15,10 +15,10 @@ def node(*keys: str) -> GpuNodeState:
 
 def test_a_doubted_key_that_the_node_has_not_published_is_a_strangers_once_the_api_was_asked() -> None:
     keys = KnownKeys()
-    assert keys.judge("a", node(), ())
+    assert keys.update("a", node(), ())
     keys.doubt("a", KEY)
     assert list(keys.doubts) == [("a", KEY)]
-    assert keys.settle([("a", KEY)]) == ["a"]
+    assert keys.reject_unknown([("a", KEY)]) == ["a"]
     assert not keys.doubts
     known = keys.on("a")
     assert known is not None
@@ -27,10 +27,10 @@ def test_a_doubted_key_that_the_node_has_not_published_is_a_strangers_once_the_a
 
 def test_a_doubted_key_that_the_node_has_published_meanwhile_counts() -> None:
     keys = KnownKeys()
-    keys.judge("a", node(), ())
+    keys.update("a", node(), ())
     keys.doubt("a", KEY)
-    assert keys.judge("a", node(*keys_text([AGENT.public])), ())
-    assert keys.settle([("a", KEY)]) == []
-    assert not keys.judge("a", node(*keys_text([AGENT.public])), ()), "nothing changed"
+    assert keys.update("a", node(*keys_text([AGENT.public])), ())
+    assert keys.reject_unknown([("a", KEY)]) == []
+    assert not keys.update("a", node(*keys_text([AGENT.public])), ()), "nothing changed"
     keys.drop("a")
     assert keys.on("a") is None

@@ -28,7 +28,7 @@ def test_a_replay_ends_where_the_run_ended(gpus: list[int], gaps: list[tuple[Wan
     fragmentation = Fragmentation(packer.fleet, typical(workload.mix, cover_percent=95))
     amount = fragmentation.amount(packer.fleet, np.arange(len(gpus))).sum() / fragmentation.weight
     assert got.fragmented_percent[-1] == pytest.approx(amount / sum(gpus))
-    assert got.idle_percent[-1] == pytest.approx(packer.fleet.left.sum() / sum(gpus))
+    assert got.idle_percent[-1] == pytest.approx(packer.fleet.remaining.sum() / sum(gpus))
     assert got.refused_though_fitting == 0
     assert len(got.at_s) == len(log.spots) + sum(left_s < math.inf for left_s in log.left_s)
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tessera.agent.declarations.declared import Declarations, Declared
 from tessera.agent.deviceplugin import Plugins
-from tessera.agent.deviceplugin.offers.deviceoffers import DeviceOffers, HandOver, OfferableDevices
+from tessera.agent.deviceplugin.offers.deviceoffers import DeviceOffers, MoveProgress, OfferableDevices
 from tessera.agent.nodestate.health import HealthWatch
 from tessera.agent.nodestate.noderecord import NodeRecord
 from tessera.agent.pods.nodepods import NodePods
@@ -87,7 +87,7 @@ class DevicePublisher:
         usual = self._strategies.choose(PluginOptions(), self._watched.node())
         return await self._plugins.offer(NodeOffer(resources=()), inventory, usual)
 
-    async def publish(self, offered: NodeOffer, declared: Declared, configured: PluginOptions) -> HandOver:
+    async def publish(self, offered: NodeOffer, declared: Declared, configured: PluginOptions) -> MoveProgress:
         """Advertise the kubelet's devices, one step at a time where devices move between kubelet and scheduler."""
         node = self._watched.node()
         options = self._strategies.choose(configured, node)
@@ -96,7 +96,7 @@ class DevicePublisher:
             return await self._plugins.offer(now, declared.inventory, options, leaving=leaving)
 
         observed = OfferableDevices(offered=offered, gpus=declared.gpus, inventory=declared.inventory, node=node)
-        done = await self._device_offers.hand_over(observed, advertise)
+        done = await self._device_offers.move(observed, advertise)
         if done.unfinished:
             asyncio.get_running_loop().call_later(_RETRY_S, self._wake)
         return done
@@ -108,9 +108,9 @@ class DevicePublisher:
         """
         record, names = self._plugins.gate.record, [resource.name for resource in offered.resources]
         if record.closed:
-            left = {name: len(record.allocated_ids(name)) for name in names}
+            counts = {name: len(record.allocated_ids(name)) for name in names}
             try:
-                await self._record.announce(self._watched.node(), left)
+                await self._record.announce(self._watched.node(), counts)
             except (TesseraError, TimeoutError):
                 self._wake()
         return withheld_resources((name, record.closed) for name in names if record.closed)
@@ -145,7 +145,7 @@ class Advertiser:
         self._plugins = plugins
         self._publisher = publisher
         self._gate = plugins.gate
-        self._kept: dict[str, Layout] = {}
+        self._retained: dict[str, Layout] = {}
         """The only instances of a GPU that are advertised while its layout changes."""
         self._begun = False
         self._unwritten = ""
@@ -183,9 +183,9 @@ class Advertiser:
 
         """
         if layout is None:
-            self._kept.pop(gpu, None)
+            self._retained.pop(gpu, None)
         else:
-            self._kept[gpu] = layout
+            self._retained[gpu] = layout
         for _ in range(_OFFER_TRIES if self._begun else 0):
             if await self.reconcile():
                 return
@@ -219,7 +219,7 @@ class Advertiser:
         plugins.count_in(node_sharing.unit_mib)
         await plugins.adopt(inventory)  # allocations made before this agent kept a record
         gpus = await self._enforcer.apply(
-            withheld(declared.gpus, self._kept), inventory, node_sharing, self._pods, self._gate.record
+            withheld(declared.gpus, self._retained), inventory, node_sharing, self._pods, self._gate.record
         )
         self.notes["enforcement"] = self._enforcer.problems
         # 3. Plan what to advertise.

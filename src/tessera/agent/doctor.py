@@ -144,7 +144,7 @@ async def _inventory(driver: GpuDriver | str) -> tuple[Inventory | None, str]:
     try:
         return await driver.inventory(), ""
     except TesseraError as error:
-        return None, str(error)
+        return None, error.cause
 
 
 async def _processes(driver: GpuDriver | str, gpus: Iterable[str]) -> tuple[tuple[str, int], ...]:

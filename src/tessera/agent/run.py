@@ -55,17 +55,17 @@ from tessera.core.node.nodelabels import MIG_CONFIG
 from tessera.core.node.reported import unenforced
 from tessera.core.usage.ownmetrics import REPARTITIONS
 from tessera.errors import Unavailable
-from tessera.log import Complaints, defect, logger
+from tessera.log import RepeatedErrors, defect, logger
 from tessera.loops import one_turn, until_done
 from tessera.measures import Measures
 from tessera.wakeup import WakeUp
 
-__all__ = ["Agent", "Beside"]
+__all__ = ["Agent", "ExtraLoop"]
 
 _SIGN_TRIES = 5
 _TIMES = AgentTimes()
-Beside = Callable[[PodsView, Measures], Coroutine[Any, Any, None]]
-"""A loop beside those of the agent, called with the pods of the node and the measures."""
+ExtraLoop = Callable[[PodsView, Measures], Coroutine[Any, Any, None]]
+"""A further loop of the agent, called with the pods of the node and the measures."""
 
 
 class Agent:
@@ -75,7 +75,7 @@ class Agent:
         settings: names, folders and intervals.
         driver: the node's GPU driver.
         kube: the Kubernetes API.
-        beside: loops that start once this is the node's agent, and end with it.
+        extra_loops: loops that start once this is the node's agent, and end with it.
         times: its clock, and how long calls of the kubelet wait.
 
     """
@@ -85,22 +85,22 @@ class Agent:
         settings: AgentSettings,
         driver: GpuDriver,
         kube: Kube,
-        beside: Iterable[Beside] = (),
+        extra_loops: Iterable[ExtraLoop] = (),
         *,
         times: AgentTimes = _TIMES,
     ) -> None:
         self._settings = settings
-        self._beside = tuple(beside)
+        self._extra_loops = tuple(extra_loops)
         self._times = times
         self._driver = driver
         self._kube = kube
         self._log = logger(node=settings.node)
         self._layout_wakeup, self._offer_wakeup, self._record_wakeup = WakeUp(), WakeUp(), WakeUp()
         self.measures = Measures()
-        self._watched = WatchedNode(kube, settings.node, wake=self._wake_loops, on_trouble=self._trouble)
+        self._watched = WatchedNode(kube, settings.node, wake=self._wake_loops, on_error=self._log_error)
         self._record = NodeRecord(kube, settings.node, self._log)
         self._kubelet = PodResources(settings.paths.pod_resources)
-        self._view = self._own_view()
+        self._view = self._build_view()
         self._own_pods = OwnPods(kube, self._view)
         self._gpunode = GpuNodeLink(kube, settings.node, self._log, wake=self._wake_loops)
         key = settings.paths.assignment_key
@@ -114,25 +114,25 @@ class Agent:
         self._strategies = StrategyChoice(settings.paths, settings.list_strategies, self._log)
         self._changes = ChangeRequests()
         """GPU changes for containers that are about to start."""
-        self._plugins = self._own_plugins()
+        self._plugins = self._build_plugins()
         self._gate, self._shares = self._plugins.gate, self._plugins.shares
         self._pods = NodePods(self._view, self._gate.record, self._shares, self._watched, clock_s=times.clock_s)
-        self._advertiser = self._own_advertiser()
+        self._advertiser = self._build_advertiser()
         gpus = NodeGpus(driver=driver, users=self._pods, advertised=self._advertiser)
         evict = self._own_pods.evict
         self._layouts = Layouts(settings, gpus, self._record, self._declarations, self._pods, evict)
         self._recorder = Recorder(kube, self._view, self._declarations, self._keys, self._log)
-        self._reports = self._own_reports()
+        self._reports = self._build_reports()
         self._conflicts = Conflicts(kube, settings.node, self._gate, self._log)
         containers = NodeContainers(self._gate.record, self._view, settings.paths.proc, self._gate.refusals)
         self.exporter = Exporter(settings.node, driver, containers, self._advertiser, self._health, self._log)
 
-    def _own_view(self) -> PodsView:
+    def _build_view(self) -> PodsView:
         paths = self._settings.paths
         checkpoint = DeviceCheckpoint(paths.plugins)
         return PodsView(self._watched, checkpoint, self._kubelet, proc=paths.proc, clock_s=self._times.clock_s)
 
-    def _own_plugins(self) -> Plugins:
+    def _build_plugins(self) -> Plugins:
         paths = PluginPaths(
             plugins=self._settings.paths.plugins,
             cdi=self._settings.paths.cdi,
@@ -143,7 +143,7 @@ class Agent:
             allocations=self._settings.paths.state / "allocations.json",
             mps_root=self._settings.mps.root,
         )
-        devices = DeviceMaker(paths, self._changes, Complaints(self._log, "device_handover_impaired"))
+        devices = DeviceMaker(paths, self._changes, RepeatedErrors(self._log, "device_handover_impaired"))
         record = AllocationRecord(
             PodObserver(self._view, self._log),
             devices.capacity,
@@ -159,14 +159,14 @@ class Agent:
         shares = ShareAllocator(gate, devices, assigned, cdi, self._log, answers_file=paths.answers_file)
         return Plugins(paths, devices, gate, shares, cdi, self._log)
 
-    def _own_advertiser(self) -> Advertiser:
+    def _build_advertiser(self) -> Advertiser:
         device_offers = DeviceOffers(self._gpunode, self._record, self._kubelet, self._gate, self._pods, self._log)
         publisher = DevicePublisher(
             self._plugins, device_offers, self._strategies, self._record, self._watched, self._offer_wakeup.set
         )
         return Advertiser(self._declarations, self._health, self._enforcer, self._pods, self._plugins, publisher)
 
-    def _own_reports(self) -> GpuReports:
+    def _build_reports(self) -> GpuReports:
         description = NodeDescription(
             self._settings, self._record, self._watched, self._advertiser, self._plugins, self._strategies
         )
@@ -198,10 +198,10 @@ class Agent:
                 await self._gpunode.known()
                 await self._keys.synced()
                 # 3. Start what needs the pods alone.
-                for each in self._beside:
+                for each in self._extra_loops:
                     tasks.create_task(each(self._view, self.measures))
                 # 4. Get a signing key, and restore the layouts of before a reboot.
-                await until_done(self._begin, partial(self._trouble, what="start"), self._settings.interval_s)
+                await until_done(self._begin, partial(self._log_error, what="start"), self._settings.interval_s)
                 self.measures.stopped("start")
                 # 5. Serve the kubelet's calls and the GPU changes that they need; measure.
                 tasks.create_task(self._changes.serve(self._change))
@@ -220,14 +220,14 @@ class Agent:
         """Repeat an action, whatever errors come; ends only when this agent is canceled."""
         self.measures.started(what)
         while True:
-            await one_turn(act, partial(self._trouble, what=what), partial(self.measures.turned, what))
+            await one_turn(act, partial(self._log_error, what=what), partial(self.measures.turned, what))
             await wakeup.wait(self._settings.interval_s)
 
     def _wake_loops(self) -> None:
         for wakeup in (self._layout_wakeup, self._offer_wakeup, self._record_wakeup):
             wakeup.set()
 
-    def _trouble(self, error: BaseException, what: str = "follow") -> None:
+    def _log_error(self, error: BaseException, what: str = "follow") -> None:
         self._log.warning("turn_failed", what=what, reason=str(error) or type(error).__name__, exc_info=defect(error))
 
     async def _write_pods(self) -> None:
@@ -305,7 +305,7 @@ class Agent:
     async def _listen(self) -> None:
         """Follow the driver's events; unhealthy devices are no longer advertised."""
         while True:
-            await one_turn(self._health.run, partial(self._trouble, what="events"))
+            await one_turn(self._health.run, partial(self._log_error, what="events"))
             await asyncio.sleep(self._settings.interval_s)
 
     def _judged(self, changes: tuple[HealthChange, ...]) -> None:

@@ -18,7 +18,7 @@ class WatchedNode:
         kube: the Kubernetes API.
         name: of the Node object.
         wake: called after each change.
-        on_trouble: called with what keeps the watches from going on.
+        on_error: called with what keeps the watches from going on.
         relist_s: timeout of a list of this node's pods; the kubelet waits for it.
 
     """
@@ -29,11 +29,11 @@ class WatchedNode:
         name: str,
         *,
         wake: Callable[[], None],
-        on_trouble: Callable[[Exception], None],
+        on_error: Callable[[Exception], None],
         relist_s: float = _RELIST_S,
     ) -> None:
         def store(kind: Kind, selection: Selection) -> Store:
-            return Store(kube, kind, selection, wake=wake, on_trouble=on_trouble)
+            return Store(kube, kind, selection, wake=wake, on_error=on_error)
 
         self._kube = kube
         self._name = name

@@ -19,10 +19,10 @@ __all__ = [
     "Field",
     "checked_name",
     "composed",
+    "error_phrase",
     "identity",
     "in_place",
     "in_words",
-    "misfit",
     "objects",
     "read_model",
     "refused_form",
@@ -346,7 +346,7 @@ def refused_form(error: Exception, value: object, subject: str, hint: str = "", 
         known = [] if "missing" in message else _fields_at(form, path)
         similar = difflib.get_close_matches(name, known, 1)
     elif message.startswith("Expected "):
-        found, expected = _misfit(message.removeprefix("Expected "), there)
+        found, expected = _mismatch(message.removeprefix("Expected "), there)
     elif not message.startswith("Invalid "):
         found = f"it is unreadable ({shown(message)})"
     elif " value " in message:
@@ -360,7 +360,7 @@ def refused_form(error: Exception, value: object, subject: str, hint: str = "", 
     return InvalidInput(": ".join(filter(None, (subject, where))), found=found, expected=expected, hint=hint)
 
 
-def misfit(error: Exception, value: object) -> str:
+def error_phrase(error: Exception, value: object) -> str:
     """Return the same as a phrase, for brackets: `[0].gpu: 'x' is not an integer`."""
     if not isinstance(error, msgspec.DecodeError | RecursionError | UnicodeError):
         return shown(error)
@@ -440,17 +440,17 @@ def _alternatives(form: inspect.Type) -> list[inspect.Type]:
     return [*form.types] if isinstance(form, inspect.UnionType) else [form]
 
 
-def _misfit(expected: str, there: object) -> tuple[str, str]:
+def _mismatch(expected: str, value: object) -> tuple[str, str]:
     """Return a value and what it is not, or the cause alone, by msgspec's words: "`int` <= 9", "`str`, got `int`"."""
     kinds, _, rest = expected.removeprefix("`").partition("`")
     rule, _, got = rest.partition(", got ")
     kind = kinds.partition(" |")[0]
     if " of length" in rule:
         bound, _, number = rule.removeprefix(" of length ").rpartition(" ")
-        has = f"it has {len(there)} {_PARTS[kind]}, and " if isinstance(there, str | list | tuple | Mapping) else ""
+        has = f"it has {len(value)} {_PARTS[kind]}, and " if isinstance(value, str | list | tuple | Mapping) else ""
         parts = "" if has else f" {_PARTS[kind]}"
         return f"{has}{_BOUNDS[bound]} {number}{parts} are accepted", ""
-    found = _KINDS.get(got.strip("`"), "null") if there is _UNKNOWN and got else _found(there)
+    found = _KINDS.get(got.strip("`"), "null") if value is _UNKNOWN and got else _found(value)
     if not rule:
         return found, " or ".join(_KINDS.get(each, each) for each in kinds.split(" | ") if each != "null")
     if rule.startswith(" matching regex "):
@@ -459,7 +459,7 @@ def _misfit(expected: str, there: object) -> tuple[str, str]:
     return found, f"{_BOUNDS[bound]} {number.removesuffix('.0')}" if bound in _BOUNDS else rule.partition("'s ")[2]
 
 
-def _found(there: object) -> str:
-    if there is _UNKNOWN:
+def _found(value: object) -> str:
+    if value is _UNKNOWN:
         return "what is there"
-    return "null" if there is None else _shown(there)
+    return "null" if value is None else _shown(value)

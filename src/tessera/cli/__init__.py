@@ -45,7 +45,7 @@ COMMANDS: dict[str, str] = {
     "images": "Show the layers that container images share, and the bytes that nodes would pull.",
     "render": "Print the Kubernetes objects of ModelServers, for kubectl apply.",
     "wake": "Wake the ModelServers NAME: each has a replica until it is idle again.",
-    "size": "Print the GPUs and MIG instances that fit a language model, and the tokens of its KV cache.",
+    "size": "Print the GPUs and MIG instances on which a language model fits, and the tokens of its KV cache.",
     "simulate": "Replay a workload under several packing policies and compare the results.",
     "doctor": "Check this GPU node: driver, MIG, MPS, container runtime, CDI, kubelet, configuration, labels.",
     "sim-gpus": "Simulate GPUs with MIG for any program that uses NVML (libnvidia-ml.so.1).",

@@ -106,7 +106,7 @@ async def events_of(kube: Kube, kind: Kind, name: str, namespace: str) -> tuple[
     return listing.objects
 
 
-async def follow(kube: Kube, show: Callable[[Cluster], None], on_trouble: Callable[[Exception], None]) -> None:
+async def follow(kube: Kube, show: Callable[[Cluster], None], on_error: Callable[[Exception], None]) -> None:
     """Pass on the cluster, and again after each change, until canceled; simultaneous changes once.
 
     Raises:
@@ -115,7 +115,7 @@ async def follow(kube: Kube, show: Callable[[Cluster], None], on_trouble: Callab
     """
     change, memory = asyncio.Event(), PodMemory()
     served = [NODES, PODS, *([GPU_NODES] if await _serves(kube, GPU_NODES) else [])]
-    stores = [Store(kube, kind, wake=change.set, on_trouble=on_trouble) for kind in served]
+    stores = [Store(kube, kind, wake=change.set, on_error=on_error) for kind in served]
     try:
         async with asyncio.TaskGroup() as group:
             for store in stores:

@@ -287,17 +287,17 @@ def _bytes(content: str | bytes) -> bytes:
     return content.encode() if isinstance(content, str) else content
 
 
-def _make_folder(path: Path, made: list[Path]) -> None:
-    """Create a folder and its parents, and add the created ones to `made`, the uppermost first."""
+def _make_folder(path: Path, created: list[Path]) -> None:
+    """Create a folder and its parents, and add the created ones to `created`, the uppermost first."""
     missing = list(itertools.takewhile(lambda folder: not folder.exists(), (path, *path.parents)))
     for folder in reversed(missing):
         folder.mkdir()
-        made.append(folder)
+        created.append(folder)
 
 
-def _remove(made: list[Path]) -> None:
+def _remove(created: list[Path]) -> None:
     """Remove the folders created by `_make_folder` that are empty."""
-    for path in reversed(made):
+    for path in reversed(created):
         with contextlib.suppress(OSError):
             path.rmdir()
 

@@ -97,17 +97,17 @@ def _memory(gpu: GpuModel | Profile) -> str:
     return f"{'' if gpu.memory_known else '~'}{gpu.memory_mib}"
 
 
-def _table(*headings: str, left: int = 1) -> Table:
-    """Return an empty table with its first `left` columns and the last one left-aligned."""
+def _table(*headings: str, left_aligned: int = 1) -> Table:
+    """Return an empty table with its first `left_aligned` columns and the last one left-aligned."""
     table = headed_table(*headings)
     table.columns[0].no_wrap = True
-    for column in table.columns[left:-1]:
+    for column in table.columns[left_aligned:-1]:
         column.justify = "right"
     return table
 
 
 def _catalog() -> Table:
-    table = _table("model", "architecture", "MiB", "compute\nslices", "memory\nslices", "placements", left=2)
+    table = _table("model", "architecture", "MiB", "compute\nslices", "memory\nslices", "placements", left_aligned=2)
     for column in (*table.columns[:1], *table.columns[2:]):
         column.no_wrap = True
     for each in CATALOG:

@@ -1,4 +1,4 @@
-"""`tessera size`: which GPUs and MIG instances fit a language model, and how many tokens fit beside it."""
+"""`tessera size`: on which GPUs and MIG instances a language model fits, and how many tokens fit with it."""
 
 import re
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ _KV_BYTES: Final = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 )
 @output_option()
 def size(path: Path | None, gpu: tuple[str, ...], output: str, **given: Any) -> None:
-    """Print the GPUs and MIG instances that fit a language model, and the tokens of its KV cache.
+    """Print the GPUs and MIG instances on which a language model fits, and the tokens of its KV cache.
 
     Below them is the memory to request, gpu.memoryGiB of a ModelServer, for some numbers of sequences at once. Of MIG
     profiles of the same memory one has a row; the others are named below. The figures are for vLLM. MODEL is a model's
@@ -122,8 +122,7 @@ def _print(facts: dict[str, Any], output: str) -> None:
     )
     first, *further = (f"{each['memory_gib']} for {each['sequences']}" for each in facts["requests"])
     console.print(f"memoryGiB to request: {first} sequence of this length, {', '.join(further)}", highlight=False)
-    for note in facts["notes"]:
-        console.print(f"note: {note}")
+    console.print(trimmed(*(f"note: {note}" for note in facts["notes"])))
 
 
 def _devices(names: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...], int]]:

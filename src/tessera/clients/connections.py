@@ -136,7 +136,7 @@ class Connections:
         self._prefix = server.url.rstrip("/")
         self._proxy = server.proxy or None
         self._tls = tls
-        self._made: aiohttp.ClientSession | None = None
+        self._opened: aiohttp.ClientSession | None = None
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(
@@ -212,9 +212,9 @@ class Connections:
 
     async def close(self) -> None:
         """End all connections."""
-        if self._made is not None:
-            await self._made.close()
-            self._made = None
+        if self._opened is not None:
+            await self._opened.close()
+            self._opened = None
 
     @asynccontextmanager
     async def _sent(
@@ -230,15 +230,15 @@ class Connections:
     @property
     def _session(self) -> aiohttp.ClientSession:
         """Created inside the loop that uses it, as the library requires."""
-        if self._made is None:
-            self._made = aiohttp.ClientSession(
+        if self._opened is None:
+            self._opened = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=self._tls or True, limit=0, keepalive_timeout=_IDLE_S),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 # Not compressed, as Kubernetes' own components ask: compression costs both sides more than it saves.
                 headers={"Accept-Encoding": "identity", "Accept": "application/json", "User-Agent": "tessera"},
             )
-        return self._made
+        return self._opened
 
 
 async def _at_most(response: aiohttp.ClientResponse, most: int) -> bytes:

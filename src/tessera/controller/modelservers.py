@@ -72,7 +72,7 @@ _MAY_GO: Final = (AUTOSCALERS, *_OPTIONAL)
 """Kinds whose object is deleted when the server no longer needs it."""
 _REPAIRS: Final = 5
 _REPAIRS_S: Final = 600.0
-"""After more repairs of a number of replicas in this time somebody else keeps changing it; one is of its creation."""
+"""After more repairs of a number of replicas in this time another program keeps changing it; one is of its creation."""
 _MANAGED: Final = (("app.kubernetes.io/managed-by", "tessera"),)
 
 Key = tuple[Kind, str, str]
@@ -162,10 +162,10 @@ class ModelServers:
         """The last error of each namespace; the empty name is for the ModelServers themselves."""
 
     def _store(self, kind: Kind, selection: Selection) -> Store:
-        trouble = partial(self._trouble, selection.namespace)
-        return Store(self._kube, kind, selection, wake=self._wakeup.set, on_trouble=trouble)
+        log_error = partial(self._log_error, selection.namespace)
+        return Store(self._kube, kind, selection, wake=self._wakeup.set, on_error=log_error)
 
-    def _trouble(self, namespace: str, error: BaseException) -> None:
+    def _log_error(self, namespace: str, error: BaseException) -> None:
         reason = str(error) or type(error).__name__
         if isinstance(error, Forbidden) and namespace and namespace not in self._read:
             # One error stands for all: the kinds of a namespace fail alike, and its servers repeat the same error.
@@ -195,7 +195,7 @@ class ModelServers:
                 await self._servers.synced()
                 measures.started(_LOOP)
                 while True:
-                    await one_turn(self.reconcile, partial(self._trouble, ""), passed)
+                    await one_turn(self.reconcile, partial(self._log_error, ""), passed)
                     await asyncio.sleep(self._pace.least_s)
                     await self._wakeup.wait(self._pace.most_s)
         finally:
@@ -377,7 +377,7 @@ class ModelServers:
         # 2. Apply it, unless nothing changed since it was applied last.
         if live is None or (former.body, former.version) != (body, version_of(live)):
             before = version_of(live or {})
-            if live is None:  # not by force: an object created just now belongs to somebody else
+            if live is None:  # not by force: an object created just now belongs to another program
                 live = await self._kube.apply(kind, body, manager=_MANAGER)
             else:
                 same = {**body, "metadata": {**body["metadata"], "uid": uid_of(live)}}
@@ -398,7 +398,7 @@ class ModelServers:
         self._applied[key] = msgspec.structs.replace(former, checked_s=now_s, generation=generation)
 
     def _rival_notes(self, kind: Kind, server: ModelServer) -> tuple[str, ...]:
-        """Return what to say of a fixed number of replicas that somebody else keeps changing; nothing otherwise."""
+        """Return what to say of a fixed number of replicas that another program keeps changing; nothing otherwise."""
         rescaled = self._applied[kind, server.namespace, server.name].rescaled
         now_s = asyncio.get_running_loop().time()
         if sum(at_s > now_s - _REPAIRS_S for _, at_s in rescaled) <= _REPAIRS:

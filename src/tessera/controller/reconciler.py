@@ -15,7 +15,7 @@ from tessera.core.packing.fit.admission import matches
 from tessera.core.workload.need import SelectorTerm
 from tessera.core.workload.tesseranames import CONTROLLER
 from tessera.errors import InvalidInput
-from tessera.log import Complaint, logger
+from tessera.log import RepeatedError, logger
 from tessera.loops import one_turn
 from tessera.measures import Measures
 from tessera.wakeup import WakeUp
@@ -56,13 +56,13 @@ class Reconciler(abc.ABC):
         self._now = now
         self._least_s = least_s
         self._log = logger()
-        self._complain = Complaint(self._log, f"{what}_not_followed")
+        self._complain = RepeatedError(self._log, f"{what}_not_followed")
         self._kube = kube
         self._nodes = nodes
         self._wakeup = WakeUp()
         nodes.wake_also(self._wakeup.set)
         self._stores = {
-            kind: Store(kube, kind, selection, wake=self._wakeup.set, on_trouble=self._complain)
+            kind: Store(kube, kind, selection, wake=self._wakeup.set, on_error=self._complain)
             for kind, selection in kinds.items()
         }
         self._what = what
@@ -83,7 +83,7 @@ class Reconciler(abc.ABC):
         """
 
         def passed() -> None:
-            self._complain.settle()
+            self._complain.clear()
             measures.turned(self._what)
 
         try:

@@ -103,10 +103,10 @@ class Controller:
         self._measures = measures or Measures()
         self._log = logger(controller=settings.identity)
         self._wakeup = WakeUp()
-        self._stores = {kind: Store(kube, kind, wake=self._wakeup.set, on_trouble=self._trouble) for kind in _KINDS}
+        self._stores = {kind: Store(kube, kind, wake=self._wakeup.set, on_error=self._log_error) for kind in _KINDS}
         keys = Selection(namespace=NAMESPACE, fields=(("metadata.name", KEYS),))
         self._stores[CONFIG_MAPS] = Store(
-            kube, CONFIG_MAPS, keys, wake=self._wakeup.set, on_change=self._take_keys, on_trouble=self._trouble
+            kube, CONFIG_MAPS, keys, wake=self._wakeup.set, on_change=self._take_keys, on_error=self._log_error
         )
         self._ring = KeyRing()
         """The servers' public keys."""
@@ -162,7 +162,7 @@ class Controller:
             self._measures.observe(RECONCILE_TIME, self._measures.clock_s() - began_s)
 
         def failed(error: BaseException) -> None:
-            self._trouble(error)
+            self._log_error(error)
             self._measures.count(CONTROLLER_RECONCILES, result="failed")
 
         def done() -> None:
@@ -172,7 +172,7 @@ class Controller:
         await one_turn(reconcile, failed, done)
         return again_s
 
-    def _trouble(self, error: BaseException) -> None:
+    def _log_error(self, error: BaseException) -> None:
         self._log.warning("reconcile_failed", reason=str(error) or type(error).__name__, exc_info=defect(error))
 
     async def reconcile(self) -> float:
@@ -261,7 +261,7 @@ class Controller:
         """Write the desired devices of nodes whose agents report, where they differ.
 
         Raises:
-            Conflict: somebody changed a GPUNode meanwhile; the plan may be outdated.
+            Conflict: a GPUNode changed meanwhile; the plan may be outdated.
 
         """
         desired = {name: each for decision in decisions.values() for name, each in decision.desired}

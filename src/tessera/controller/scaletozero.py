@@ -46,7 +46,7 @@ class _Known(msgspec.Struct, frozen=True):
     read_s: float
     """When it was last read, on the loop's clock."""
     desired: ReplicasMetric | None = None
-    trouble: str = ""
+    problem: str = ""
     """Why the number of replicas needed is unknown; empty where it is known."""
     zero_s: float | None = None
     """When the metric of the present replicas first was zero."""
@@ -82,13 +82,13 @@ class ZeroScaler:
             if name not in self._known or now_s - self._known[name].read_s >= self._pause_s
         ]
         found = await asyncio.gather(*(self._read(each) for each in due))
-        for each, (desired, trouble) in zip(due, found, strict=True):
+        for each, (desired, problem) in zip(due, found, strict=True):
             name = each.namespace, each.name
             former = self._known.get(name, _Known(uid=each.uid, read_s=now_s))
             # "61 s ago" and "76 s ago" are no news: the status stays the same.
-            same = _NUMBER.sub("", trouble) == _NUMBER.sub("", former.trouble)
-            shown_trouble = former.trouble if same else trouble
-            self._known[name] = msgspec.structs.replace(former, read_s=now_s, desired=desired, trouble=shown_trouble)
+            same = _NUMBER.sub("", problem) == _NUMBER.sub("", former.problem)
+            shown_problem = former.problem if same else problem
+            self._known[name] = msgspec.structs.replace(former, read_s=now_s, desired=desired, problem=shown_problem)
 
     async def _read(self, server: ModelServer) -> tuple[ReplicasMetric | None, str]:
         selection = Selection(namespace=server.namespace, labels=((SERVER_LABEL, server.name),))
@@ -132,4 +132,4 @@ class ZeroScaler:
                 return ()  # it changed meanwhile; the next pass observes that
             event = "model_server_woken" if found.replicas else "model_server_scaled_to_zero"
             self._log.info(event, name=server.name, namespace=server.namespace)
-        return (f"{_LEFT}: {known.trouble}",) if known.trouble else ()
+        return (f"{_LEFT}: {known.problem}",) if known.problem else ()

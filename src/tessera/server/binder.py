@@ -129,42 +129,42 @@ class Binder:
             return
         # 3. Claim shares on the GPUNode, if there is a valid signing key.
         _ = self._key.signer
-        made = await self._claimer.claim(args.node, live)
+        written = await self._claimer.claim(args.node, live)
         # 4. Write and sign the assignment. Nothing was sent yet: on failure the claim is dropped.
         try:
-            annotations = self._assignment(args, pod, live, made)
+            annotations = self._assignment(args, pod, live, written)
         except Exception:
-            self._claimer.abandon(args.node, made)
+            self._claimer.abandon(args.node, written)
             raise
         # 5. Post the Binding. Drop the claim only if the Binding was certainly rejected.
         try:
-            await self._post(args, live, annotations, made.claim.shares)
+            await self._post(args, live, annotations, written.claim.shares)
         except Unanswered:
             raise
         except TesseraError:
-            self._claimer.abandon(args.node, made)
+            self._claimer.abandon(args.node, written)
             raise
 
-    def _assignment(self, args: BindingArgs, pod: Object, live: LivePod, made: WrittenClaim) -> dict[str, str]:
+    def _assignment(self, args: BindingArgs, pod: Object, live: LivePod, written: WrittenClaim) -> dict[str, str]:
         """Return the signed annotations that assign the claimed shares, if the claim is recent and in the GPUNode."""
-        if self._clocks.monotonic_s() - made.sent_s > self._limits.binding_within_s:
+        if self._clocks.monotonic_s() - written.sent_s > self._limits.binding_within_s:
             raise Unavailable(
                 _subject(args),
                 found="the claim was written too long ago: the API server is slow",
                 hint="kube-scheduler tries again",
             )
-        if self._view.pods.fate(live.uid) is Fate.OPEN and not self._view.has_claim(args.node, made.claim):
+        if self._view.pods.fate(live.uid) is Fate.OPEN and not self._view.has_claim(args.node, written.claim):
             # The GPUNode was deleted: the agent may have advertised these devices to the kubelet by now.
             found = f"no claim for it in GPUNode {args.node} any more"
             raise Conflict(_subject(args), found=found, hint="the pod is scheduled again")
-        if made.taken_over and not serves(object_field("Pod", pod), live.need, made.claim.shares):
+        if written.taken_over and not serves(object_field("Pod", pod), live.need, written.claim.shares):
             # An earlier Binding with these shares may still be in flight: never sign them for a different request.
             found = "the annotations changed after an earlier attempt had claimed devices"
             raise Conflict(_subject(args), found=found, hint="kube-scheduler tries again when that attempt is over")
         annotations = binding_annotations(
             pod,
             live.need,
-            made.claim.shares,
+            written.claim.shares,
             self._view.gpus(args.node),
             share_unit_mib=self._view.pods.share_unit_mib,
             now_ns=self._clocks.wall_ns(),

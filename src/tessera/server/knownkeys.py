@@ -54,7 +54,7 @@ class KnownKeys:
         """Return the keys whose signatures count on a node; None where the node is not known."""
         return self._on.get(node)
 
-    def judge(self, node: str, state: GpuNodeState | None, gpus: Iterable[Gpu]) -> bool:
+    def update(self, node: str, state: GpuNodeState | None, gpus: Iterable[Gpu]) -> bool:
         """Recompute the keys that count on a node; return whether they changed."""
         indices = frozenset(gpu.index for gpu in gpus)
         keys = self.authority.keys(state, indices, lambda key: (node, key) in self._strangers)
@@ -72,7 +72,7 @@ class KnownKeys:
         self.doubts[node, key] = None
         self.doubted.set()
 
-    def settle(self, asked: Iterable[tuple[str, str]]) -> list[str]:
+    def reject_unknown(self, asked: Iterable[tuple[str, str]]) -> list[str]:
         """Treat those of the looked-up keys that are still unknown as invalid; return their nodes."""
         nodes = []
         for node, key in asked:

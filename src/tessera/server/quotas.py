@@ -52,7 +52,7 @@ class Quotas:
 
     async def _follow(self, kind: Kind) -> None:
         word = partial(self._measures.turned, f"watch-{kind.plural}")
-        async for change in follow(self._kube, kind, on_trouble=self._trouble, on_word=word):
+        async for change in follow(self._kube, kind, on_error=self._log_error, on_word=word):
             if change.object is None:
                 continue
             key = kind, name_of(change.object)
@@ -61,9 +61,9 @@ class Quotas:
                 if not change.gone:
                     self._uses[key] = tuple(_READERS[kind](change.object))
             except InvalidInput as error:
-                self._trouble(error)
+                self._log_error(error)
 
-    def _trouble(self, error: Exception) -> None:
+    def _log_error(self, error: Exception) -> None:
         if isinstance(error, Unsupported) or str(error) in self._complaints:
             return  # Kueue is not installed
         if len(self._complaints) == _REMEMBERED:

@@ -94,14 +94,14 @@ class Server:
         self.listening = asyncio.Event()
         self._synced = {kind: asyncio.Event() for kind in (CONFIG_MAPS, GPU_NODES, NODES, PODS)}
         self._prepared = asyncio.Event()
-        self._trouble: dict[Kind, str] = {}
+        self._problems: dict[Kind, str] = {}
         self._unpublished = WakeUp()
         """Set when the ConfigMap of public keys was deleted, or the signing key was removed from it."""
         self._no_key = ""
         """Why there is no signing key yet."""
         self._http: tuple[HttpServer, ...] = ()
         admission = settings.admission
-        self._own = SelfSigned(kube, admission.tls, self._log) if admission and admission.self_signed else None
+        self._self_signed = SelfSigned(kube, admission.tls, self._log) if admission and admission.self_signed else None
         """The certificate of the admission webhook, if the servers create it."""
         sources = PageSources(view=self.view, kube=kube, metrics=metrics, waiting_for=self.waiting_for)
         self.page = FleetPage(sources, settings.page, self._measures, self._log) if settings.page else None
@@ -109,13 +109,16 @@ class Server:
     def waiting_for(self) -> str:
         """What must be read before requests can be answered; empty when ready."""
         kinds = [kind for kind, synced in self._synced.items() if not synced.is_set()]
-        waiting = (f"{kind.plural} ({self._trouble[kind]})" if kind in self._trouble else kind.plural for kind in kinds)
+        waiting = (
+            f"{kind.plural} ({self._problems[kind]})" if kind in self._problems else kind.plural for kind in kinds
+        )
         if kinds:
             return f"reading {', '.join(waiting)}"
         if not self.key.ready.is_set():
             return f"making the key that signs assignments{self._no_key and f' ({self._no_key})'}"
-        if self._own is not None and not self._own.ready.is_set():
-            return f"making the certificate of the admission webhook{self._own.trouble and f' ({self._own.trouble})'}"
+        if self._self_signed is not None and not self._self_signed.ready.is_set():
+            problem = self._self_signed.problem
+            return f"making the certificate of the admission webhook{problem and f' ({problem})'}"
         return "" if self._prepared.is_set() else "preparing"
 
     def metrics(self) -> bytes:
@@ -146,8 +149,8 @@ class Server:
 
         """
         places = self._places()
-        if self._own is not None:
-            self._own.begin()
+        if self._self_signed is not None:
+            self._self_signed.begin()
         self._http = tuple(HttpServer(each.app, each.tls, stop_s=self._settings.limits.stop_s) for each in places)
         with contextlib.ExitStack() as stack:
             most = self._settings.limits.connections
@@ -245,7 +248,7 @@ class Server:
                     found = await self._kube.get(GPU_NODES, name)
                     if found is not None:
                         self.view.take_gpu_node(found)
-                self.view.settle_doubts(asked)
+                self.view.reject_unknown_keys(asked)
                 self._measures.turned("unknown-keys")
             except TesseraError as error:
                 self._log.warning("keys_not_read", reason=str(error))
@@ -299,15 +302,15 @@ class Server:
         await self._follow(PODS, take)
 
     async def _follow(self, kind: Kind, take: Callable[[Change], None], selection: Selection = EVERYTHING) -> None:
-        def troubled(error: Exception) -> None:
-            if self._trouble.get(kind) != str(error):
-                self._trouble[kind] = str(error)
+        def log_error(error: Exception) -> None:
+            if self._problems.get(kind) != str(error):
+                self._problems[kind] = str(error)
                 self._log.warning(
                     "kind_not_installed" if isinstance(error, Unsupported) else "watch_failed", reason=str(error)
                 )
 
         word = partial(self._measures.turned, f"watch-{kind.plural}")
-        async for change in follow(self._kube, kind, selection, on_trouble=troubled, on_word=word):
+        async for change in follow(self._kube, kind, selection, on_error=log_error, on_word=word):
             try:
                 take(change)
             except Exception as error:  # noqa: BLE001 (an object that nobody thought of must not stop the server)
@@ -315,7 +318,7 @@ class Server:
             if self.page is not None:
                 self.page.changed()
             if change.object is None:
-                self._trouble.pop(kind, None)
+                self._problems.pop(kind, None)
                 self._synced[kind].set()
 
     async def _maintain(self) -> None:
@@ -328,7 +331,7 @@ class Server:
             gc.freeze()
         self._prepared.set()
         while True:
-            await self.view.lacking.wait(self._settings.limits.sweep_s)
+            await self.view.claims_missing.wait(self._settings.limits.sweep_s)
             await self.claimer.sweep()
             self._measures.turned("sweep")
 
@@ -339,8 +342,10 @@ class Server:
                 continue
             certificates, every_s = Certificates(place.tls, http.tls, self._log), self._settings.limits.renewal_s
             yield certificates.follow(every_s, partial(self._measures.turned, f"certificate-{place.serves}"))
-            if self._own is not None and place.tls == self._own.tls:
-                yield self._own.follow(certificates, every_s, partial(self._measures.turned, "certificate-shared"))
+            if self._self_signed is not None and place.tls == self._self_signed.tls:
+                yield self._self_signed.follow(
+                    certificates, every_s, partial(self._measures.turned, "certificate-shared")
+                )
 
 
 class _Place(msgspec.Struct, frozen=True):

@@ -76,7 +76,7 @@ class SelfSigned:
         self._authority = authority
         self.ready = asyncio.Event()
         """Set when the Secret's certificate is in use."""
-        self.trouble = ""
+        self.problem = ""
         """Why it is not."""
         self._kube = kube
         self._log = log
@@ -85,24 +85,24 @@ class SelfSigned:
 
     def begin(self) -> None:
         """Write a temporary certificate, so that the server can listen before the API server answers."""
-        self._write(*self._made())
+        self._write(*self._new_certificate())
 
     async def follow(
-        self, certificates: Certificates, every_s: float, settle: Callable[[], None] = lambda: None
+        self, certificates: Certificates, every_s: float, on_valid: Callable[[], None] = lambda: None
     ) -> None:
-        """Keep the Secret's certificate in use, until canceled; call `settle` after each check where it is."""
+        """Keep the Secret's certificate in use, until canceled; call `on_valid` after each check where it is."""
         while True:
             try:
-                settled = await self.renew()
-                self.trouble = ""
+                valid = await self.renew()
+                self.problem = ""
             except TesseraError as error:
-                settled, self.trouble = False, str(error)
-                self._log.warning("certificate_not_shared", reason=self.trouble)
-            if settled:
+                valid, self.problem = False, str(error)
+                self._log.warning("certificate_not_shared", reason=self.problem)
+            if valid:
                 certificates.renew()
                 self.ready.set()
-                settle()
-            await asyncio.sleep(every_s if settled else _RETRY_S)
+                on_valid()
+            await asyncio.sleep(every_s if valid else _RETRY_S)
 
     async def renew(self) -> bool:
         """Create or renew the Secret, and add its certificate to every `caBundle`.
@@ -130,7 +130,7 @@ class SelfSigned:
 
     async def _replaced(self, former: Object | None) -> Object:
         """Return the Secret with a new certificate; if another server was faster, its Secret."""
-        certificate, key = self._made()
+        certificate, key = self._new_certificate()
         before = _data(former or {}, "tls.crt")
         data = {
             "tls.crt": certificate,
@@ -169,7 +169,7 @@ class SelfSigned:
                 known = False
         return known
 
-    def _made(self) -> tuple[bytes, bytes]:
+    def _new_certificate(self) -> tuple[bytes, bytes]:
         begin = self._now() - _SKEW
         return self_signed(f"{self._authority.service}.{NAMESPACE}.svc", begin, begin + _LIVES)
 
@@ -186,7 +186,7 @@ class SelfSigned:
 def _knowing(configuration: Object, bundle: str, service: str) -> Object:
     """Return the patch of a webhook or an APIService that adds these certificates; empty for none.
 
-    An APIService of another Service belongs to somebody else, as to a Prometheus adapter: it is left alone.
+    An APIService of another Service belongs to another program, such as a Prometheus adapter: it is left alone.
     """
     hooks = configuration.get("webhooks", [])
     if any(each["clientConfig"].get("caBundle") != bundle for each in hooks):

@@ -78,7 +78,7 @@ class SigningKey:
             TesseraError: the API server does not answer or forbids it, or the Secret has no key.
 
         """
-        found = await self._kube.get(SECRETS, SECRET, NAMESPACE) or await self._made()
+        found = await self._kube.get(SECRETS, SECRET, NAMESPACE) or await self._create_secret()
         if key_id(Signer(secret_seed(found)).public) in self._ring().revoked:
             found = await self._replaced(found)
         signer = Signer(secret_seed(found))
@@ -105,7 +105,7 @@ class SigningKey:
         self._log.warning("revoked_key_replaced", key=key_id(Signer(secret_seed(stored)).public), by=key_id(new.public))
         return await self._kube.apply(SECRETS, changed, manager=f"tessera-key-{key_id(new.public)}", force=True)
 
-    async def _made(self) -> Object:
+    async def _create_secret(self) -> Object:
         """Create the Secret, unless another server is faster."""
         new = Signer()
         try:

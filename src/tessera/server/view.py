@@ -33,7 +33,7 @@ from tessera.wakeup import WakeUp
 
 __all__ = ["View"]
 
-_ANY = Need(asks=(Ask(resource=GPU_MEMORY, form=Form.NEED, memory_mib=1024),))
+_WARMUP_NEED = Need(asks=(Ask(resource=GPU_MEMORY, form=Form.NEED, memory_mib=1024),))
 
 
 class View:
@@ -42,7 +42,7 @@ class View:
     Args:
         ledger: an empty one; updated with what this view observes.
         clock_s: the monotonic clock.
-        log: records objects that are left out.
+        log: records objects that are skipped.
 
     """
 
@@ -53,19 +53,19 @@ class View:
         self._nodes: dict[str, Object] = {}
         self._gpu_nodes: dict[str, Object] = {}
         self._states: dict[str, GpuNodeState] = {}
-        self._put: dict[str, tuple[Node, tuple[Share, ...]]] = {}
+        self._in_ledger: dict[str, tuple[Node, tuple[Share, ...]]] = {}
         self._units: dict[str, int] = {}
         self._nodes_of_unit: Counter[int] = Counter()
-        self._left_out = Recent[tuple[str, str, str]]()
+        self._skipped = Recent[tuple[str, str, str]]()
         self.keys = KnownKeys()
         """The keys whose signatures count."""
-        self.pods = PodCache(ledger, self.keys, clock_s, self._leave_out)
+        self.pods = PodCache(ledger, self.keys, clock_s, self._skip)
         """The pods, counted in the ledger."""
         self.claims = ClaimedShares(ledger, self.pods)
         """The claims, counted in the ledger."""
         self.images = ImageLocality()
         """The images that nodes have."""
-        self.lacking = WakeUp()
+        self.claims_missing = WakeUp()
         """Set when a recreated GPUNode lacks claims of the deleted one."""
 
     # Keys
@@ -79,17 +79,17 @@ class View:
 
         """
         if config_map is not None and self.keys.take(config_map, begun):
-            for name in list(self._put):
-                self._judge(name)
+            for name in list(self._in_ledger):
+                self._update_keys(name)
 
-    def settle_doubts(self, asked: Iterable[tuple[str, str]]) -> None:
+    def reject_unknown_keys(self, asked: Iterable[tuple[str, str]]) -> None:
         """Treat keys of these nodes that are still unknown as invalid; the API server has just been queried."""
-        for node in self.keys.settle(asked):
+        for node in self.keys.reject_unknown(asked):
             self.pods.read_again(node)
 
-    def _judge(self, name: str) -> None:
+    def _update_keys(self, name: str) -> None:
         """Recompute the keys that count on a node, and parse its pods again if they changed."""
-        if self.keys.judge(name, self._states.get(name), self.gpus(name)):
+        if self.keys.update(name, self._states.get(name), self.gpus(name)):
             self.pods.read_again(name)
 
     # Nodes
@@ -111,7 +111,7 @@ class View:
 
     def gpus(self, node: str) -> tuple[Gpu, ...]:
         """Return the GPUs of a node."""
-        return self._put[node][0].gpus if node in self._put else ()
+        return self._in_ledger[node][0].gpus if node in self._in_ledger else ()
 
     def take_node(self, node: Object, *, gone: bool = False) -> None:
         """Take the current Node object."""
@@ -146,7 +146,7 @@ class View:
         self._renew(name)
         self.claims.hold(name)
         if claims.lacking(self.pods.fate):
-            self.lacking.set()
+            self.claims_missing.set()
 
     def has_claim(self, node: str, claim: Claim) -> bool:
         """Return whether the observed GPUNode has these shares claimed for the pod."""
@@ -184,7 +184,7 @@ class View:
         try:
             return read_gpu_node(gpu_node)
         except InvalidInput as error:
-            self._leave_out("GPUNode", name, str(error))
+            self._skip("GPUNode", name, str(error))
             self.claims.on(name).lost()
             raise
 
@@ -213,19 +213,19 @@ class View:
             node, _ = read_node(field, state)
             unit_mib = share_unit_mib(field, state)
         except InvalidInput as error:
-            self._leave_out("Node", name, in_words(error, field))
+            self._skip("Node", name, in_words(error, field))
             self._drop_node(name)
             return
         node = msgspec.structs.replace(node, labels=(), taints=(), unschedulable=False, units=None)
         put = schedulable_node(node, state)
-        if self._put.get(name) != put:
-            self._put[name] = put
+        if self._in_ledger.get(name) != put:
+            self._in_ledger[name] = put
             self.ledger.put_node(put[0], reserved=put[1])
-        self._judge(name)
+        self._update_keys(name)
         self._count_in(name, unit_mib)
 
     def _drop_node(self, name: str) -> None:
-        if self._put.pop(name, None) is not None:
+        if self._in_ledger.pop(name, None) is not None:
             self.ledger.drop_node(name)
         self.keys.drop(name)
         self._count_in(name, None)
@@ -248,7 +248,7 @@ class View:
 
     def prepare(self) -> None:
         """Prepare for the first request: scores of a large fleet are compiled, which takes seconds."""
-        self.ledger.scores(_ANY, tuple(self._nodes))
+        self.ledger.scores(_WARMUP_NEED, tuple(self._nodes))
 
     # Pods
 
@@ -280,10 +280,10 @@ class View:
         self.pods.assume(live, node, shares)
         self.claims.drop_settled(live.uid)
 
-    def _leave_out(self, kind: str, name: str, why: str) -> None:
-        if (kind, name, why) not in self._left_out:
-            self._left_out.add((kind, name, why))
-            self._log.warning("left_out", kind=kind, object=name, reason=why)
+    def _skip(self, kind: str, name: str, why: str) -> None:
+        if (kind, name, why) not in self._skipped:
+            self._skipped.add((kind, name, why))
+            self._log.warning("object_skipped", kind=kind, object=name, reason=why)
 
 
 def _shown(node: Object) -> tuple[object, ...]:

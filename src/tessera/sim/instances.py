@@ -23,7 +23,7 @@ class Instances:
             for node in snapshot.nodes
         ]
         self._mig = any(sizes for node in self._sizes for sizes in node.values())
-        self._there = {
+        self._instances = {
             (number, gpu.index): frozenset(gpu.sharing.layout or ())
             for number, node in enumerate(snapshot.nodes)
             for gpu in node.gpus
@@ -47,11 +47,11 @@ class Instances:
 
     def _hold_one(self, gpu: tuple[int, int], share: Share) -> int:
         if share.profile is None or share.start is None:
-            self._there[gpu] = frozenset()
+            self._instances[gpu] = frozenset()
             return 0
         desired = Placement(share.start, self._sizes[gpu[0]][share.gpu][share.profile], share.profile)
-        there = self._there[gpu]
+        there = self._instances[gpu]
         if desired in there:
             return 0
-        self._there[gpu] = frozenset(other for other in there if not other.mask & desired.mask) | {desired}
+        self._instances[gpu] = frozenset(other for other in there if not other.mask & desired.mask) | {desired}
         return 1

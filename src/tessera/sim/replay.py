@@ -78,14 +78,14 @@ class _Walk:
         self.needs = workload.kinds
         self.demands: dict[int, Demand] = {}
         self.nodes: Ints = np.arange(len(self.fleet.nodes))
-        self.there: dict[int, Choice] = {}
+        self.placed: dict[int, Choice] = {}
         self.full: set[int] = set()
         self.refused = 0
         self.moves: dict[int, SimulatedMove] = {move.made_for: move for move in log.moves}
         self._fragmentation = Fragmentation(self.fleet, typical(workload.mix, cover_percent=COVER_PERCENT))
         self.weight = self._fragmentation.weight
         self._amounts = self._fragmentation.amount(self.fleet, self.nodes).tolist()
-        self._idle = self.fleet.left.sum(0).tolist()
+        self._idle = self.fleet.remaining.sum(0).tolist()
         self.fragmented = sum(self._amounts)
         self.idle = sum(self._idle)
 
@@ -104,7 +104,7 @@ class _Walk:
 
     def leave(self, index: int) -> None:
         """Follow one departure."""
-        spot = self.there.pop(index)
+        spot = self.placed.pop(index)
         self.fleet.give(spot.node, self.needs[self.kind_of[index]], spot.shares)
         self.full.clear()
         self._note(spot.node)
@@ -123,14 +123,14 @@ class _Walk:
             self.full.add(kind)
 
     def _take(self, index: int, spot: Choice) -> None:
-        self.there[index] = spot
+        self.placed[index] = spot
         self.fleet.take(spot.node, self.needs[self.kind_of[index]], spot.shares)
         self._note(spot.node)
 
     def _note(self, node: int) -> None:
         """Bring the sums up to date with one node."""
         amount = int(self._fragmentation.amount(self.fleet, self.nodes[node : node + 1])[0])
-        idle = int(self.fleet.left[:, node].sum())
+        idle = int(self.fleet.remaining[:, node].sum())
         self.fragmented += amount - self._amounts[node]
         self.idle += idle - self._idle[node]
         self._amounts[node], self._idle[node] = amount, idle

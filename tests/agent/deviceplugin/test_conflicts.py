@@ -60,7 +60,7 @@ class Node:
     async def gives(self, name: str, *ids: str) -> None:
         """Let the kubelet have recorded devices for a pod."""
         self.view.holds(name, GPU, ids)
-        await self.gate.record.tidy(
+        await self.gate.record.clean_up(
             lambda held: tuple(AllocatedDevice(device=DeviceId(each)) for each in held.device_ids)
         )
 
@@ -203,7 +203,7 @@ async def test_units_are_counted_and_never_in_conflict_by_their_ids() -> None:
     for name in ("first", "second"):
         await node.pod(name)
         node.view.holds(name, NEED, ("unit-1",))
-    await node.gate.record.tidy(
+    await node.gate.record.clean_up(
         lambda held: (AllocatedDevice(device=DeviceId(f"GPU of {held.pod}"), exclusivity=Exclusivity.MEMORY),)
     )
     assert len(node.gate.record.entries) == 2

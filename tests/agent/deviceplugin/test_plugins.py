@@ -176,7 +176,7 @@ async def test_an_instance_by_name_is_the_pods_that_was_told_its_uuid_wherever_i
     for name in "pr" if reboot else "r":  # both run again on what they were told; p goes on without a restart, too
         await node.kubelet.create("default", name, "main")
     node.end("r")
-    await record.tidy(node.plugins._uses_of)
+    await record.clean_up(node.plugins._uses_of)
     await node.offer((after, msgspec.structs.replace(mig(layout), allocator="scheduler")), how=how, withheld=0)
     needs = {name: share(0, 4864, mode=Mode.MIG, profile="1g.5gb", start=place.start) for name, place in places.items()}
     node.assign("need-r", 4, needs["r"])

@@ -32,7 +32,7 @@ HALVES = place("3g.20gb", 0), place("3g.20gb", 4)
 
 
 class Scheduled:
-    """A node whose GPUs a GPUPolicy leaves to Tessera."""
+    """A node whose GPUs are managed, by a GPUPolicy."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine

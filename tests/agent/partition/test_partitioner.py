@@ -235,12 +235,12 @@ def test_what_could_not_be_restored_is_restored_later_and_offered_only_then() ->
             "the previous layout could not be restored; until it is, only devices in use are advertised"
         )
         assert machine.offered == {"GPU-0": ()}
-        await partitioner.settle(400)
+        await partitioner.retry_unfinished(400)
         assert machine.offered == {"GPU-0": ()}
         machine.refuses.add("held")
-        await partitioner.settle(600)
+        await partitioner.retry_unfinished(600)
         machine.refuses.clear()
-        await partitioner.settle(800)
+        await partitioner.retry_unfinished(800)
         assert machine.offered == {"GPU-0": None}
         assert await machine.layouts() == {"GPU-0": SEVEN}
         assert partitioner.outcomes[Stage.FAILED] >= 1
@@ -282,10 +282,10 @@ def test_what_could_not_be_restored_waits_for_the_process_that_changes_the_gpu(t
         assert await partitioner.apply((TWO,), 200)
         machine.refuses.clear()
         async with NodeLocks(tmp_path).hold("GPU-0", by_s=0.0):
-            await partitioner.settle(400)
+            await partitioner.retry_unfinished(400)
             assert machine.offered == {"GPU-0": ()}
-        await partitioner.settle(600)
-        await partitioner.settle(800)
+        await partitioner.retry_unfinished(600)
+        await partitioner.retry_unfinished(800)
         assert machine.offered == {"GPU-0": None}
 
     run(attempt())
@@ -319,7 +319,7 @@ def test_what_could_not_be_put_back_is_forgotten_once_mig_is_off() -> None:
         assert "creating 1g.5gb at 0 failed" in failed
         assert machine.offered == {"GPU-0": ()}
         await driver.set_mig("GPU-0", enabled=False)
-        await partitioner.settle(400)
+        await partitioner.retry_unfinished(400)
         assert machine.offered == {"GPU-0": None}
 
     run(attempt())
@@ -506,7 +506,7 @@ def test_the_former_layout_is_not_in_force_while_an_instance_is_incomplete() -> 
         failures = await partitioner.apply((TWO,), 200)
         assert failures == (f"GPU 0: destroying 1g.5gb at 0 failed: a fault{UNRESTORED}",)
         assert machine.offered == {"GPU-0": ()}
-        await partitioner.settle(400)
+        await partitioner.retry_unfinished(400)
         gpu = (await machine.driver.inventory()).gpus[0]
         assert (gpu.layout, gpu.incomplete) == (SEVEN, ())
         assert machine.offered == {"GPU-0": None}

@@ -92,7 +92,7 @@ def test_after_one_fault_the_gpu_has_the_target_or_the_former_layout(
         machine = machine_of(situation, [*[0] * number, kind])
         partitioner = Partitioner(machine.gpus)
         failures = await partitioner.apply((target,), 120.0)
-        await partitioner.settle(now() + 120)
+        await partitioner.retry_unfinished(now() + 120)
         assert now() < 120 + SLACK_S
         assert set(used) <= set(used_layout(machine))
         layout = (await machine.layouts())["GPU-0"]
@@ -117,7 +117,7 @@ def test_after_many_faults_nothing_used_is_gone_and_all_is_offered_again(
         await partitioner.apply((target_of(situation, places=places),), 120.0)
         assert now() < 120 + SLACK_S
         machine.fate = lambda: 0
-        await partitioner.settle(now() + 120)
+        await partitioner.retry_unfinished(now() + 120)
         assert set(situation[3]) <= set(used_layout(machine))
         layout = (await machine.layouts())["GPU-0"]
         assert set(used_layout(machine)) <= set(layout or ())

@@ -98,7 +98,7 @@ def test_a_key_that_is_broken_is_replaced_with_a_word(tmp_path: Path, content: b
     with capture_logs() as logs:
         keys = keys_at(tmp_path / "key")
         keys.open(())
-    assert [each["event"] for each in logs] == ["key_not_read", "key_made"]
+    assert [each["event"] for each in logs] == ["key_not_read", "key_created"]
     assert len(base64.b64decode((tmp_path / "key").read_bytes())) == 32
 
 

@@ -2,15 +2,15 @@
 
 import datetime as dt
 
-from tessera.api.kubernetes.conditions import Condition, Finding, is_true, settled
+from tessera.api.kubernetes.conditions import Condition, Finding, is_true, updated_conditions
 
 THEN = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 NOW = THEN + dt.timedelta(hours=1)
 
 
 def test_the_time_of_a_transition_stays_while_the_status_is_the_same() -> None:
-    before = settled((), [Finding("Ready", "False", "Waiting", "two nodes are missing")], THEN, generation=1)
-    after = settled(before, [Finding("Ready", "False", "Waiting", "one node is missing")], NOW, generation=2)
+    before = updated_conditions((), [Finding("Ready", "False", "Waiting", "two nodes are missing")], THEN, generation=1)
+    after = updated_conditions(before, [Finding("Ready", "False", "Waiting", "one node is missing")], NOW, generation=2)
     want = Condition(
         type="Ready",
         status="False",
@@ -23,14 +23,14 @@ def test_the_time_of_a_transition_stays_while_the_status_is_the_same() -> None:
 
 
 def test_another_status_is_a_transition() -> None:
-    before = settled((), [Finding("Ready", "False", "Waiting")], THEN, generation=1)
-    after = settled(before, [Finding("Ready", "True", "Done")], NOW, generation=1)
+    before = updated_conditions((), [Finding("Ready", "False", "Waiting")], THEN, generation=1)
+    after = updated_conditions(before, [Finding("Ready", "True", "Done")], NOW, generation=1)
     assert [(each.status, each.last_transition_time) for each in after] == [("True", "2026-11-21T13:00:00Z")]
 
 
 def test_what_nothing_was_found_about_is_kept() -> None:
-    before = settled((), [Finding("Accepted", "True", "Valid")], THEN, generation=1)
-    after = settled(before, [Finding("Ready", "True", "Done")], NOW, generation=1)
+    before = updated_conditions((), [Finding("Accepted", "True", "Valid")], THEN, generation=1)
+    after = updated_conditions(before, [Finding("Ready", "True", "Done")], NOW, generation=1)
     assert [each.type for each in after] == ["Ready", "Accepted"]
 
 

@@ -51,9 +51,9 @@ def test_a_written_lease_names_the_version_it_replaces() -> None:
         "leaseTransitions": 2,
         "renewTime": "2026-11-21T11:00:00.000005Z",
     }
-    assert write_lease(lease, NOW, taken=False) == {"metadata": {"resourceVersion": "3"}, "spec": spec}
-    taken = spec | {"acquireTime": "2026-11-21T11:00:00.000005Z"}
-    assert write_lease(Lease(holder="a", lease_s=15, transitions=2), NOW, taken=True) == {"spec": taken}
+    assert write_lease(lease, NOW, acquired=False) == {"metadata": {"resourceVersion": "3"}, "spec": spec}
+    acquired = spec | {"acquireTime": "2026-11-21T11:00:00.000005Z"}
+    assert write_lease(Lease(holder="a", lease_s=15, transitions=2), NOW, acquired=True) == {"spec": acquired}
 
 
 @pytest.mark.parametrize(

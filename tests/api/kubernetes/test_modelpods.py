@@ -13,7 +13,7 @@ from tessera.errors import InvalidInput
 
 WANT = ModelPod(
     url="http://10.0.0.1:8002/metrics",
-    trouble="",
+    problem="",
     running=True,
     ready=True,
     unschedulable=False,
@@ -42,10 +42,10 @@ PENDING = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status":
 PODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a ready pod": (model_pod(), {}),
     "IPv6": (changed("status.podIP", "fd00::1"), {"url": "http://[fd00::1]:8002/metrics"}),
-    "no address": (changed("status.podIP", None), {"url": "", "trouble": "it has no address yet"}),
+    "no address": (changed("status.podIP", None), {"url": "", "problem": "it has no address yet"}),
     "an address that is none": (
         changed("status.podIP", "a.example/x"),
-        {"url": "", "trouble": "it has no address yet"},
+        {"url": "", "problem": "it has no address yet"},
     ),
     "an annotated port": (
         changed("metadata.annotations", {PORT: "9000"}),
@@ -57,7 +57,7 @@ PODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "an annotated port that is none": (
         changed("metadata.annotations", {PORT: "70000"}),
-        {"url": "", "trouble": f"annotation {PORT}: '70000' is not a whole number from 1 to 65535"},
+        {"url": "", "problem": f"annotation {PORT}: '70000' is not a whole number from 1 to 65535"},
     ),
     "an engine's usual port": (
         changed("spec.containers.0.ports", [{"containerPort": 8000, "name": "http"}]),
@@ -67,10 +67,10 @@ PODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         changed("spec.containers.0.ports", [{"containerPort": 8000}, {"containerPort": 8002}]),
         {},
     ),
-    "another port": (changed("spec.containers.0.ports", [{"containerPort": 80}]), {"url": "", "trouble": NO_PORT}),
+    "another port": (changed("spec.containers.0.ports", [{"containerPort": 80}]), {"url": "", "problem": NO_PORT}),
     "no containers": (
         changed("spec.containers", []),
-        {"url": "", "trouble": NO_PORT, "started_s": 1000.0},
+        {"url": "", "problem": NO_PORT, "started_s": 1000.0},
     ),
     "being deleted": (changed("metadata.deletionTimestamp", "1970-01-01T00:18:10Z"), {"ready": False}),
     "a container that restarted": (
@@ -89,7 +89,7 @@ PODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         changed("status", {}),
         {
             "url": "",
-            "trouble": "it has no address yet",
+            "problem": "it has no address yet",
             "running": False,
             "ready": False,
             "started_s": 1000.0,
@@ -98,13 +98,13 @@ PODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "nothing at all": (
         {"metadata": {}, "spec": {"containers": []}},
-        {"url": "", "trouble": NO_PORT, "running": False, "ready": False, "started_s": 0.0, "cold_start_s": None},
+        {"url": "", "problem": NO_PORT, "running": False, "ready": False, "started_s": 0.0, "cold_start_s": None},
     ),
     "no room for it": (
         changed("status", PENDING),
         {
             "url": "",
-            "trouble": "it has no address yet",
+            "problem": "it has no address yet",
             "running": False,
             "ready": False,
             "unschedulable": True,
@@ -137,7 +137,7 @@ def vllm(*words: str, command: bool = False) -> dict[str, Any]:
 
 
 DEPLOYMENTS = {
-    "nothing said": (deployment(), ModelDeployment(name="llm", replicas=1, slots=None, cold_start_s=None, trouble="")),
+    "nothing said": (deployment(), ModelDeployment(name="llm", replicas=1, slots=None, cold_start_s=None, problem="")),
     "a ModelServer's": (
         {
             **deployment(),
@@ -155,39 +155,39 @@ DEPLOYMENTS = {
                 ],
             },
         },
-        ModelDeployment(name="llm", replicas=1, slots=None, cold_start_s=None, trouble="", owner="llm", owner_uid="2"),
+        ModelDeployment(name="llm", replicas=1, slots=None, cold_start_s=None, problem="", owner="llm", owner_uid="2"),
     ),
     "all said": (
         deployment(replicas=3, slots=" 8 ", cold_start_seconds="90"),
-        ModelDeployment(name="llm", replicas=3, slots=8, cold_start_s=90.0, trouble=""),
+        ModelDeployment(name="llm", replicas=3, slots=8, cold_start_s=90.0, problem=""),
     ),
     "no replicas written": (
         {**deployment(), "spec": {"template": {"spec": {"containers": []}}}},
-        ModelDeployment(name="llm", replicas=1, slots=None, cold_start_s=None, trouble=""),
+        ModelDeployment(name="llm", replicas=1, slots=None, cold_start_s=None, problem=""),
     ),
     "vLLM's sequences": (
         vllm("serve", "--max-num-seqs=16"),
-        ModelDeployment(name="llm", replicas=1, slots=16, cold_start_s=None, trouble=""),
+        ModelDeployment(name="llm", replicas=1, slots=16, cold_start_s=None, problem=""),
     ),
     "vLLM's sequences in two words of the command": (
         vllm("vllm", "--max-num-seqs", "16", command=True),
-        ModelDeployment(name="llm", replicas=1, slots=16, cold_start_s=None, trouble=""),
+        ModelDeployment(name="llm", replicas=1, slots=16, cold_start_s=None, problem=""),
     ),
     "vLLM's sequences with underscores": (
         vllm("serve", "--max_num_seqs=16"),
-        ModelDeployment(name="llm", replicas=1, slots=16, cold_start_s=None, trouble=""),
+        ModelDeployment(name="llm", replicas=1, slots=16, cold_start_s=None, problem=""),
     ),
     "vLLM's sequences twice: the last counts": (
         vllm("serve", "--max-num-seqs=16", "--max-num-seqs=32"),
-        ModelDeployment(name="llm", replicas=1, slots=32, cold_start_s=None, trouble=""),
+        ModelDeployment(name="llm", replicas=1, slots=32, cold_start_s=None, problem=""),
     ),
     "vLLM's sequences left out": (
         vllm("serve", "--max-num-seqs"),
-        ModelDeployment(name="llm", replicas=1, slots=None, cold_start_s=None, trouble=""),
+        ModelDeployment(name="llm", replicas=1, slots=None, cold_start_s=None, problem=""),
     ),
     "another option": (
         vllm("serve", "--max-num-seqs-x=3"),
-        ModelDeployment(name="llm", replicas=1, slots=None, cold_start_s=None, trouble=""),
+        ModelDeployment(name="llm", replicas=1, slots=None, cold_start_s=None, problem=""),
     ),
 }
 
@@ -247,12 +247,12 @@ def test_how_far_a_deployment_is() -> None:
 
 def test_a_deployment_that_may_be_scaled_to_zero() -> None:
     found = read_deployment(deployment(idle_seconds="600", wake="2026-11-26T09:00:00+01:00"))
-    assert (found.idle_s, found.woken_s, found.trouble) == (600.0, 1_795_680_000.0, "")
+    assert (found.idle_s, found.woken_s, found.problem) == (600.0, 1_795_680_000.0, "")
 
 
 def test_a_deployment_whose_replicas_start_one_by_one() -> None:
     annotated = (read_deployment(deployment(start_one_by_one=text)) for text in ("true", "false", "yes"))
-    assert [(each.one_by_one, each.trouble) for each in (read_deployment(deployment()), *annotated)] == [
+    assert [(each.one_by_one, each.problem) for each in (read_deployment(deployment()), *annotated)] == [
         (False, ""),
         (True, ""),
         (False, ""),
@@ -267,15 +267,15 @@ TIMES = ["", "now", "12", "2026-11-26", "2026-11-26T08:00:00", "1969-12-31T23:59
 def test_an_annotation_that_is_no_time(text: str) -> None:
     found = read_deployment(deployment(wake=text))
     assert found.woken_s is None
-    assert found.trouble == f"annotation serving.tessera.dev/wake: {text!r} is not a time, as 2026-11-26T08:00:00Z"
+    assert found.problem == f"annotation serving.tessera.dev/wake: {text!r} is not a time, as 2026-11-26T08:00:00Z"
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "1e3", "100001", "9" * 5000, "٣", "nan", "8;x"])
 def test_an_annotation_that_is_no_number(text: str) -> None:
     found = read_deployment(deployment(slots=text))
     assert found.slots is None
-    assert found.trouble.startswith("annotation serving.tessera.dev/slots: ")
-    assert found.trouble.endswith(" is not a whole number from 1 to 100000")
+    assert found.problem.startswith("annotation serving.tessera.dev/slots: ")
+    assert found.problem.endswith(" is not a whole number from 1 to 100000")
 
 
 def test_more_pods_are_those_of_the_template() -> None:

@@ -79,7 +79,7 @@ def test_capacity_stands_in_where_nothing_is_allocatable() -> None:
 T4, H100 = "Tesla-T4", "NVIDIA-H100-80GB-HBM3"
 WHOLE: dict[str, tuple[dict[str, str], dict[str, str] | None, list[Sharing]]] = {
     "no GPU": ({}, {"cpu": "4"}, []),
-    "a card of another maker": ({}, {"amd.com/gpu": "8"}, []),
+    "a GPU of another maker": ({}, {"amd.com/gpu": "8"}, []),
     "whole GPUs are managed": (labels(H100, "gpu.count=8"), gpus("8"), [AUTO] * 8),
     "without capacity the label counts": (labels(T4, "gpu.count=2"), None, [AUTO] * 2),
     "without anything it is one": (labels(T4), None, [AUTO]),

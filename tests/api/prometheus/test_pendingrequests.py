@@ -40,7 +40,7 @@ def test_series_without_labels_do_not_count_and_harm_no_others(metric: dict[str,
     for text, want in (("2", {("serving", "llm"): 2.0}), ("0", {})):
         found = read_pending_requests(answer((metric, value), (LLM, text)), "p")
         assert found.servers == want
-        assert found.trouble == f"1 of 2 series lack namespace or service; one has {sorted(metric)}"
+        assert found.problem == f"1 of 2 series lack namespace or service; one has {sorted(metric)}"
 
 
 BAD: dict[str, tuple[bytes, str]] = {

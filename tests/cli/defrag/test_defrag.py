@@ -13,7 +13,7 @@ from tessera.core.gpu.sharing import Mode
 
 UNITS = {"tessera.dev/gpu-memory": "80"}
 WHOLE = {"tessera.dev/isolation": "hardware"}
-NO_BUDGET = "note: the file has no PodDisruptionBudgets; if there are any, add pdb to `kubectl get`\n"
+NO_BUDGET = "note: the file has no PodDisruptionBudgets; if the cluster has any, add pdb to\n`kubectl get`\n"
 NODES = [node("a", UNITS), gpunode("a", gpu(0), gpu(1))]
 HALVES = [
     *NODES,
@@ -61,7 +61,7 @@ def test_what_fits_needs_no_move() -> None:
 
 def test_a_budget_that_allows_nothing_keeps_pods_where_they_are() -> None:
     got = run([*HALVES, BIG, budget(0)])
-    assert "ns/web-1 (PodDisruptionBudget web allows no disruption now)" in words(got)
+    assert "ns/web-1 would have to move, and PodDisruptionBudget web allows no disruption now" in words(got)
     assert got.stderr == ""
 
 
@@ -108,7 +108,11 @@ REFUSED = {
     "nothing is asked for": ([], "cluster: no pending pod requests GPUs: give -f, --pod or --resource"),
     "no such pod": (["--pod", "ns/none"], "pod ns/none: no pending pod has this namespace and name"),
     "a resource without amount": (["--resource", "nvidia.com/gpu="], "--resource: nvidia.com/gpu="),
-    "an amount that is not a number": (["--resource", "nvidia.com/gpu=x"], "nvidia.com/gpu"),
+    "an amount that is not a number": (
+        ["--resource", "nvidia.com/gpu=x"],
+        "error: --resource nvidia.com/gpu=x: 'x' is",
+    ),
+    "a name that is none": (["--resource", "foo=1"], "error: --resource foo=1: 'foo' is not a resource name: use cpu,"),
     "a resource that is no GPU": (
         ["--resource", "memory=1Gi"],
         "--resource: 'memory=1Gi' requests no GPU: give nvidia.com/gpu=1",

@@ -15,7 +15,7 @@ from tessera.cli.defrag import execute
 from tessera.cli.defrag.moving import TAINT, MoveRunner, observe
 from tessera.clients.kube import DISRUPTION_BUDGETS, GPU_NODES, NODES, PODS, Kind, Kube, MemoryKube
 from tessera.core.gpu.sharing import Mode
-from tessera.core.packing.defrag import Asker, propose
+from tessera.core.packing.defrag import PodToPlace, propose
 from tessera.errors import Conflict, TesseraError, Unavailable, Unsupported
 
 UNITS = {"tessera.dev/gpu-memory": "160"}
@@ -46,7 +46,7 @@ React = Callable[[MemoryKube, int], Object | None]
 
 
 class Controlled:
-    """Pods are recreated, and the askers bound, as controllers and schedulers do."""
+    """Pods are recreated, and the pending pods bound, as controllers and schedulers do."""
 
     def __init__(self, kube: MemoryKube, react: React, *, binds: bool = True) -> None:
         self.kube = kube
@@ -70,7 +70,7 @@ async def bind(kube: MemoryKube) -> None:
     """Bind the pods that wait where they fit without any move."""
     cluster, leaves = await observe(kube)
     for each in cluster.snapshot.pending:
-        found = propose(cluster, [Asker(pod=each.key, need=each.need)], leaves, most=0)
+        found = propose(cluster, [PodToPlace(pod=each.key, need=each.need)], leaves, most=0)
         for placed in found.placed:
             namespace, _, name = each.key.partition("/")
             uid = next(pod.uid for pod in cluster.pods if pod.pod.key == each.key)
@@ -88,8 +88,8 @@ async def made(
     told: list[str] = []
     cluster, _ = await observe(kube)
     needs = {each.key: each.need for each in cluster.snapshot.pending}
-    askers = [Asker(pod=key, need=need) for key, need in needs.items() if key in names]
-    mover = MoveRunner(kube, askers, 60)
+    targets = [PodToPlace(pod=key, need=need) for key, need in needs.items() if key in names]
+    mover = MoveRunner(kube, targets, 60)
     task = asyncio.create_task(Controlled(kube, react, binds=binds).run())
     await asyncio.sleep(0)
     try:
@@ -140,7 +140,7 @@ def test_a_replacement_that_takes_the_place_stops_it() -> None:
         kube = await filled(big())
         await made(kube, lambda _, gone: owned(f"new-{gone}", share(0, 10240, Mode.MPS)), "ns/big", most=1)
 
-    with pytest.raises(Conflict, match=r"cluster after 1 moves: no room for ns/big: on a ns/new-1") as caught:
+    with pytest.raises(Conflict, match=r"cluster after 1 moves: no room for ns/big: on a, ns/new-1") as caught:
         virtualtime.run(act())
     assert caught.value.__notes__ == ["ns/web-0"]
 

@@ -5,13 +5,13 @@ from rich.console import Console, Group
 
 from tessera.cli.defrag.tables import parts
 from tessera.core.cluster.snapshot import NodeName
-from tessera.core.packing.defrag import Asker, DefragProposal, Move, PodPlace, Stuck
+from tessera.core.packing.defrag import DefragProposal, Move, PodPlace, PodToPlace, Stuck
 from tessera.core.workload.need import Need, PodKey
 
 HERE = PodPlace(node=NodeName("a"), shares=())
 MOVE = Move(pod=PodKey("ns/p"), uid="u", owner="ReplicaSet/ns/web", frees=HERE, fits=HERE)
 STUCK = Stuck(pod=PodKey("ns/big"), reasons=("it is large",))
-ASKED = [Asker(pod=PodKey("ns/big"), need=Need())]
+ASKED = [PodToPlace(pod=PodKey("ns/big"), need=Need())]
 
 # Keyed by a sentence: what was proposed; desired is the last line.
 CASES = {

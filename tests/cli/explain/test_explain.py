@@ -73,7 +73,7 @@ def test_a_pod_that_waits() -> None:
     got = words(run("pod", "large", "-n", "ns", "--cluster", "-"))
     for want in (
         "ns/large needs 36 GiB with driver isolation pending",
-        "What would make it fit - free 4 GiB on GPU 0 of gpu-a - once ns/vllm-0 ends on gpu-a: 36 GiB",
+        "What would make it fit - free 4 GiB on GPU 0 of gpu-a - when ns/vllm-0 on gpu-a ends, this pod gets 36 GiB",
         "2026-01-01T00:00:01Z Warning FailedScheduling: 0/30 nodes are available - 2026-01-01T00:00:02Z",
         "FailedScheduling (2 times): 0/31 nodes are available",
         "t4-0 and 29 more no GPU of the node can provide 36 GiB with driver isolation",
@@ -110,7 +110,7 @@ def test_a_pod_that_has_finished() -> None:
     got = words(result)
     assert got.startswith("ns/p finished on gpu-a Why - it has failed: Evicted - its assignment was 8 GiB of GPU 0")
     assert "FailedScheduling: low on memory" in got
-    assert "NODE ANSWER" not in got
+    assert "NODE RESULT" not in got
 
 
 def test_a_pod_on_a_gpu_that_is_not_there() -> None:
@@ -213,7 +213,7 @@ async def test_whether_a_controller_runs_is_known_by_its_lease(age_s: int | None
     await kube.create(NODES, node())
     if age_s is not None:
         moment = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=age_s)
-        lease = write_lease(Lease(holder="a", lease_s=15), moment, taken=True)
+        lease = write_lease(Lease(holder="a", lease_s=15), moment, acquired=True)
         metadata = {"namespace": "tessera-system", "name": "tessera-controller"}
         await kube.create(LEASES, lease | {"metadata": metadata})
     cluster, _, _ = await observe_pod(kube, PodKey("ns/p"))

@@ -27,9 +27,9 @@ def test_a_screen_shows_frames_and_why_there_is_no_newer_one(
         as_fields([node("gpu-a"), gpunode("gpu-a", gpu(0)), pod("p", {"nvidia.com/gpu": 1}, node="gpu-a")])
     )
     with console.capture() as capture, Screen(console, counted) as screen:
-        screen.trouble(Unavailable("list pods", found="no answer", expected="one"))
+        screen.show_error(Unavailable("list pods", found="no answer", expected="one"))
         screen.show(cluster)
-        screen.trouble(Unavailable("list nodes", found="no answer", expected="one"))
+        screen.show_error(Unavailable("list nodes", found="no answer", expected="one"))
     got = capture.get()
     if not kind:
         assert got == f"{len(cluster.pods)} pods {'x' * 80}\n", "a line that is piped is not broken"

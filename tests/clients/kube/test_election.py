@@ -156,16 +156,16 @@ def test_another_leads_at_once_when_the_leader_stops_and_in_time_when_it_vanishe
         good = [(0.01, 0.01, "answered")]
         one = Election(BadNetwork(kube, good), LOCK, "one")
         cut_off = BadNetwork(kube, good)
-        two = Election(cut_off, LOCK, "two", on_trouble=troubles.append)
+        two = Election(cut_off, LOCK, "two", on_error=troubles.append)
         three = Election(BadNetwork(kube, good), LOCK, "three")
-        assert two.trouble == "the Lease has not been read yet"
+        assert two.problem == "the Lease has not been read yet"
         async with asyncio.TaskGroup() as tasks:
             first = tasks.create_task(one.run(leaders.work("one")))
             await asyncio.sleep(30)
             assert (leaders.now, one.leading, two.leading) == (["one"], True, False)
             second = tasks.create_task(two.run(leaders.work("two")))
             await asyncio.sleep(30)
-            assert (one.trouble, two.trouble) == ("", ""), "one leads, the other stands by"
+            assert (one.problem, two.problem) == ("", ""), "one leads, the other stands by"
             first.cancel()
             await asyncio.sleep(5)
             assert leaders.now == ["two"]
@@ -173,7 +173,7 @@ def test_another_leads_at_once_when_the_leader_stops_and_in_time_when_it_vanishe
             cut_off.fates = itertools.repeat((0.0, 0.0, "lost"))
             await asyncio.sleep(20)
             assert leaders.now == ["three"]
-            assert "no answer" in two.trouble
+            assert "no answer" in two.problem
             second.cancel()
             third.cancel()
         lease = await kube.get(LEASES, "controller", "tessera-system")
@@ -219,7 +219,7 @@ def test_an_error_of_the_work_is_raised_and_the_lease_is_free() -> None:
 def test_a_stop_while_the_api_is_away_is_reported_and_does_not_last() -> None:
     async def elect() -> None:
         kube, leaders, troubles = MemoryKube(), Leaders(), list[Exception]()
-        task = asyncio.create_task(Election(kube, LOCK, "one", on_trouble=troubles.append).run(leaders.work("one")))
+        task = asyncio.create_task(Election(kube, LOCK, "one", on_error=troubles.append).run(leaders.work("one")))
         await asyncio.sleep(5)
         kube.stop()
         task.cancel()
@@ -233,7 +233,7 @@ def test_a_stop_while_the_api_is_away_is_reported_and_does_not_last() -> None:
 def test_work_that_does_not_end_is_reported() -> None:
     async def elect() -> None:
         kube, leaders, troubles = MemoryKube(), Leaders(), list[Exception]()
-        election = Election(kube, LOCK, "one", on_trouble=troubles.append)
+        election = Election(kube, LOCK, "one", on_error=troubles.append)
         task = asyncio.create_task(election.run(leaders.work("one", stops_s=20)))
         await asyncio.sleep(5)
         kube.stop()

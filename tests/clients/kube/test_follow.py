@@ -64,7 +64,7 @@ async def followed(kube: MemoryKube, kind: Kind = CONFIG_MAPS) -> AsyncIterator[
     seen = Followed(kube)
 
     async def run() -> None:
-        async for change in follow(kube, kind, on_trouble=seen.troubles.append):
+        async for change in follow(kube, kind, on_error=seen.troubles.append):
             seen.told.append(text(change))
 
     task = asyncio.create_task(run())

@@ -36,7 +36,7 @@ async def followed() -> AsyncIterator[tuple[MemoryKube, Store, asyncio.Queue[Exc
     """Yield an API, a store that follows it, and the troubles the store has met."""
     kube, troubles = MemoryKube(), asyncio.Queue[Exception]()
     await kube.create(CONFIG_MAPS, config_map("one"))
-    store = Store(kube, CONFIG_MAPS, HERE, on_trouble=troubles.put_nowait)
+    store = Store(kube, CONFIG_MAPS, HERE, on_error=troubles.put_nowait)
     async with asyncio.TaskGroup() as tasks:
         following = tasks.create_task(store.run())
         await store.synced()

@@ -35,8 +35,8 @@ def test_unhealthy_gpus_are_a_type_of_their_own_whichever_gpu_it_is() -> None:
 
 def test_what_an_administrator_fixed_serves_nothing_new() -> None:
     free, fixed = GpuType.of(gpu(0, A100, AUTO)), GpuType.of(gpu(0, A100, MIG))
-    assert (free.kept, free.serves & MODE_BIT[Mode.MIG]) == (False, MODE_BIT[Mode.MIG])
-    assert (fixed.kept, fixed.serves) == (True, 0)
+    assert (free.fixed, free.serves & MODE_BIT[Mode.MIG]) == (False, MODE_BIT[Mode.MIG])
+    assert (fixed.fixed, fixed.serves) == (True, 0)
 
 
 def test_a_share_is_part_of_the_device_at_its_place_or_of_none() -> None:

@@ -10,7 +10,7 @@ from builders.randomclusters import WANT, random_cluster
 from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.core.cluster.cluster import Cluster, ObservedPod
 from tessera.core.explain.podexplanation import explain_pod
-from tessera.core.packing.defrag import Asker, Evictable, propose
+from tessera.core.packing.defrag import Evictable, PodToPlace, propose
 from tessera.core.packing.ledger import Ledger
 from tessera.core.packing.obstacles import Cause
 from tessera.core.packing.partitioning import advance_all, observe_cluster
@@ -176,7 +176,7 @@ def test_defrag_moves_nothing_for_a_pod_by_name_that_fits_now(seed: int, running
         return
     cluster, me, verdicts = case
     may_go = {each.pod.key: Evictable(pod=each.pod.key) for each in cluster.pods}
-    made = propose(cluster, [Asker(pod=me.pod.key, need=me.pod.need)], may_go)
+    made = propose(cluster, [PodToPlace(pod=me.pod.key, need=me.pod.need)], may_go)
     able = {each.node for each in verdicts if each.obstacle is None}
     assert (bool(made.placed) and not made.moves) == bool(able)
     assert not able or {each.place.node for each in made.placed} <= able
@@ -191,7 +191,7 @@ def test_defrag_makes_room_only_where_the_scheduler_would_place_the_pod(seed: in
     cluster, me, verdicts = case
     obstacles = {each.node: each.obstacle for each in verdicts}
     may_go = {each.pod.key: Evictable(pod=each.pod.key) for each in cluster.pods}
-    made = propose(cluster, [Asker(pod=me.pod.key, need=me.pod.need)], may_go)
+    made = propose(cluster, [PodToPlace(pod=me.pod.key, need=me.pod.need)], may_go)
     for each in made.placed:
         obstacle = obstacles[each.place.node]
         assert obstacle is None or (bool(made.moves) and not obstacle.cause.lasting)

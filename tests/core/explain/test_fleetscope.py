@@ -161,9 +161,9 @@ NAMESPACE = st.from_regex(r"zq[a-z0-9]{1,4}(-[a-z0-9]{1,3})?", fullmatch=True)
 
 
 TEXTS = (
-    "once {0}/{1} ends",
-    "on n {0}/{1}, {0}/{1} and 3 more would have to move",
-    "on n these would have to move and cannot: {0}/{1} (its priority 5 is above 0)",
+    "when {0}/{1} on n ends, this pod gets 20 GiB of GPU 1",
+    "on n, {0}/{1}, {0}/{1} and 3 more would have to move",
+    "on n, these would have to move: {0}/{1} (its priority 5 is above 0)",
     "4096 MiB of 1024 MiB are allocated; pods: mine/p, {0}/{1}",
     "({0}/{1})",
     '"{0}/{1}/main"',

@@ -228,7 +228,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
             me({"nvidia.com/gpu": 1}),
         ],
         ["no node has enough free nvidia.com/gpu yet; 1 GPU could provide it"],
-        ["once ns/x ends on a: the whole GPU 0"],
+        ["when ns/x on a ends, this pod gets the whole GPU 0"],
         ["no room for nvidia.com/gpu: 1 GPU is allocated"],
     ),
     "a resource that agents do not advertise, of GPUs that have it": (
@@ -386,7 +386,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
             me({NEED: 12}, annotations=grade("none")),
         ],
         [],
-        ["free 2 GiB on GPU 0 of a", "once ns/x ends on a: 12 GiB of GPU 0 (memory-share)"],
+        ["free 2 GiB on GPU 0 of a", "when ns/x on a ends, this pod gets 12 GiB of GPU 0 (memory-share)"],
         ["too little free GPU memory: 12 GiB requested, at most 10 GiB free on one GPU (GPU 0)"],
     ),
     "an instance in the way": (
@@ -398,7 +398,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
             me({"nvidia.com/mig-3g.20gb": 1}),
         ],
         [],
-        ["once ns/x ends on a: 3g.20gb at 0 of GPU 0"],
+        ["when ns/x on a ends, this pod gets 3g.20gb at 0 of GPU 0"],
         ["no room for 3g.20gb: GPU 0 has memory slices 0, 2, 3 free, but 3g.20gb starts only at 0, 4"],
     ),
     "two that would have to end": (
@@ -410,7 +410,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
             me({NEED: 40}, annotations=grade("none")),
         ],
         [],
-        ["free 39 GiB on GPU 0 of a", "once ns/x, ns/y end on a: 40 GiB of GPU 0 (memory-share)"],
+        ["free 39 GiB on GPU 0 of a", "when ns/x, ns/y on a end, this pod gets 40 GiB of GPU 0 (memory-share)"],
         ["too little free GPU memory: 40 GiB requested, at most 1 GiB free on one GPU (GPU 0)"],
     ),
     "nobody could end to make room": (
@@ -427,7 +427,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
             me({"nvidia.com/gpu": 2}),
         ],
         [],
-        ["once ns/x ends on a: the whole GPU 0, the whole GPU 1"],
+        ["when ns/x on a ends, this pod gets the whole GPU 0, the whole GPU 1"],
         ["too few free devices: 2 x nvidia.com/gpu requested, 1 free"],
     ),
     "kept for others by a wish": (
@@ -498,7 +498,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
             me({NEED: 4, "cpu": 8}),
         ],
         [],
-        ["once ns/x ends on a: 4 GiB of GPU 0 (MPS)"],
+        ["when ns/x on a ends, this pod gets 4 GiB of GPU 0 (MPS)"],
         ["too little CPU: 8 requested, 4 free"],
     ),
     "short of memory": (
@@ -515,7 +515,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
             me({NEED: 4}),
         ],
         [],
-        ["once ns/x ends on a"],
+        ["when ns/x on a ends"],
         ["the node has its maximum number of pods"],
     ),
     "a node that is not ready": (

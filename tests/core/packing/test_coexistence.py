@@ -75,7 +75,7 @@ def recorded(draw: st.DrawFn, of: Gpu) -> dict[PodKey, tuple[Share, ...]]:
     return {PodKey(f"ns/p{number}"): own for number, own in enumerate(held)}
 
 
-cards_with_records = gpus().flatmap(lambda of: st.tuples(st.just(of), recorded(of)))
+gpus_with_records = gpus().flatmap(lambda of: st.tuples(st.just(of), recorded(of)))
 
 
 def node_of(gpu: Gpu) -> Node:
@@ -113,7 +113,7 @@ def refused(snapshot: Snapshot) -> bool:
 
 
 @settings(max_examples=150, deadline=None)
-@given(drawn=cards_with_records)
+@given(drawn=gpus_with_records)
 def test_rules_planner_ledger_and_inspection_agree_on_what_can_be_together(
     drawn: tuple[Gpu, dict[PodKey, tuple[Share, ...]]],
 ) -> None:
@@ -126,7 +126,7 @@ def test_rules_planner_ledger_and_inspection_agree_on_what_can_be_together(
 
 
 @settings(max_examples=150, deadline=None)
-@given(drawn=cards_with_records, asked=st.lists(st.sampled_from(NEEDS), min_size=1, max_size=4), exactly=st.booleans())
+@given(drawn=gpus_with_records, asked=st.lists(st.sampled_from(NEEDS), min_size=1, max_size=4), exactly=st.booleans())
 def test_no_plan_overcommits_a_gpu_whose_sharing_changed_under_its_pods(
     drawn: tuple[Gpu, dict[PodKey, tuple[Share, ...]]], asked: list[Need], exactly: bool
 ) -> None:

@@ -33,19 +33,19 @@ ORDER: tuple[tuple[dict[str, Any], Obstacle | None, tuple[int, int, int], Cause 
 )
 
 
-@pytest.mark.parametrize(("facts", "devices", "left", "want"), ORDER, ids=[str(each[3]) for each in ORDER])
+@pytest.mark.parametrize(("facts", "devices", "free", "want"), ORDER, ids=[str(each[3]) for each in ORDER])
 def test_the_first_obstacle_is_named(
-    facts: dict[str, Any], devices: Obstacle | None, left: tuple[int, int, int], want: Cause | None
+    facts: dict[str, Any], devices: Obstacle | None, free: tuple[int, int, int], want: Cause | None
 ) -> None:
-    found = first_obstacle(NAMED, msgspec.structs.replace(BARE, **facts), devices=devices, left=left)
+    found = first_obstacle(NAMED, msgspec.structs.replace(BARE, **facts), devices=devices, free=free)
     assert (found and found.cause) == want
 
 
 def test_what_concerns_other_resources_or_no_device_is_no_obstacle() -> None:
     facts = {"advertised": (), "withheld": (("nvidia.com/gpu", "reasons"),)}
-    assert first_obstacle(AMOUNT, msgspec.structs.replace(BARE, **facts), devices=None, left=ROOM) is None
+    assert first_obstacle(AMOUNT, msgspec.structs.replace(BARE, **facts), devices=None, free=ROOM) is None
     plain = msgspec.structs.replace(BARE, reported=False, problem="an unknown model")
-    assert first_obstacle(Need(cpu_milli=1000, memory_mib=1000), plain, devices=None, left=ROOM) is None
+    assert first_obstacle(Need(cpu_milli=1000, memory_mib=1000), plain, devices=None, free=ROOM) is None
 
 
 def test_devices_of_one_name_that_are_not_alike() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders.fleets import A100, T4, amount, gpu, node, slices
-from builders.worlds import World, worlds
+from builders.mixedclusters import World, worlds
 from tessera.core.cluster.snapshot import Node, NodeName
 from tessera.core.packing.ledger import Ledger, LedgerEntry
 from tessera.core.packing.preempt import victims
@@ -22,7 +22,7 @@ def fits(spec: Node, pods: Sequence[LedgerEntry], need: Need) -> bool:
     for pod in pods:
         ledger.put_pod(pod)
     requested = need.cpu_milli, need.memory_mib, 1
-    return ledger.fits(need, spec.name) and all(map(int.__ge__, ledger.left(spec.name), requested))
+    return ledger.fits(need, spec.name) and all(map(int.__ge__, ledger.free_resources(spec.name), requested))
 
 
 def cost(pods: Sequence[LedgerEntry]) -> tuple[int, int, int]:

@@ -50,7 +50,7 @@ def rules(tmp_path: Path) -> Path:
 
 def ruled(path: Path, url: str, kube: MemoryKube | None = None, measures: Measures | None = None) -> AdapterMetrics:
     source = RulesSource(file=RulesFile(path), connect=lambda: HttpMetrics(deadline_s=1.0), url=url)
-    return AdapterMetrics(source, kube or MemoryKube(), logger(), measures or Measures(), taken=NO_METRICS)
+    return AdapterMetrics(source, kube or MemoryKube(), logger(), measures or Measures(), served=NO_METRICS)
 
 
 def put(path: Path, text: str | None) -> None:
@@ -287,7 +287,7 @@ async def test_metrics_of_tessera_take_precedence_over_rules_and_a_log_entry_nam
         own = ruled(rules, url)
         await own.discover()
         source = RulesSource(file=RulesFile(rules), connect=HttpMetrics, url=url)
-        one = AdapterMetrics(source, MemoryKube(), logger(), Measures(), taken=own)
+        one = AdapterMetrics(source, MemoryKube(), logger(), Measures(), served=own)
         await one.discover()
     (reason,) = [each["reason"] for each in logs if each["event"] == "adapter_rules_hidden"]
     assert reason.startswith("namespaces/depth, pods/depth, all_depth are served as Tessera measures them")
@@ -329,7 +329,7 @@ async def test_files_of_the_client_that_are_gone_are_why_nothing_is_known(rules:
         raise FileNotFoundError("token")
 
     source = RulesSource(file=RulesFile(rules), connect=connect, url="http://127.0.0.1:1")
-    one = AdapterMetrics(source, MemoryKube(), logger(), Measures(), taken=NO_METRICS)
+    one = AdapterMetrics(source, MemoryKube(), logger(), Measures(), served=NO_METRICS)
     with talking() as url:
         one._connect = HttpMetrics
         one._url = url.rstrip("/")

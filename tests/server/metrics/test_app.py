@@ -205,7 +205,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("path", HOSTILE)
-async def test_hostile_paths_are_refused_as_the_askers_fault(server: MetricsServer, path: str) -> None:
+async def test_hostile_paths_are_refused_as_the_clients_fault(server: MetricsServer, path: str) -> None:
     code, body = await server.get(path)
     assert code in {400, 404}
     assert body["kind"] == "Status"
@@ -214,7 +214,7 @@ async def test_hostile_paths_are_refused_as_the_askers_fault(server: MetricsServ
 # Who may ask
 
 
-ASKERS = {
+CLIENTS = {
     "the proxy, for somebody who may": ("front-proxy-client", AS_HPA, 200),
     "the proxy, for somebody who may not": ("front-proxy-client", {"X-Remote-User": "jane"}, 403),
     "the proxy, for nobody": ("front-proxy-client", {}, 401),
@@ -229,9 +229,9 @@ ASKERS = {
 }
 
 
-@pytest.mark.parametrize("case", ASKERS)
+@pytest.mark.parametrize("case", CLIENTS)
 async def test_who_may_ask(server: MetricsServer, case: str) -> None:
-    client, headers, want = ASKERS[case]
+    client, headers, want = CLIENTS[case]
     answer = await server.ask(f"{CUSTOM}/nodes/*/some-metric", headers, client=client)
     assert answer.status == want
     if want == 403:

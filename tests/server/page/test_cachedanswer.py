@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tessera.errors import InvalidInput
-from tessera.log import Complaint, logger
+from tessera.log import RepeatedError, logger
 from tessera.server.page.cachedanswer import CachedAnswer
 
 pytestmark = pytest.mark.anyio
@@ -20,7 +20,7 @@ class Scene:
         self.asked = self.changes = 0
         self.answer = asyncio.Queue[str | Exception]()
         self.kept = CachedAnswer(
-            self.ask, "", Complaint(logger(), "not_answered"), lambda: self.now_s, every_s=10.0, stale_s=stale_s
+            self.ask, "", RepeatedError(logger(), "not_answered"), lambda: self.now_s, every_s=10.0, stale_s=stale_s
         )
 
     async def ask(self) -> str:

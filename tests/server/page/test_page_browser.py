@@ -39,10 +39,10 @@ async def fleet(gpus: int) -> MemoryKube:
     slices = tuple(place(A100, "1g.5gb", start) for start in range(6))
     for number in range(-(-gpus // 8)):
         name = f"n{number:03d}"
-        cards = tuple(gpu(i, layout=slices if i < 4 else None, node=name) for i in range(min(8, gpus)))
+        drawn = tuple(gpu(i, layout=slices if i < 4 else None, node=name) for i in range(min(8, gpus)))
         desired = (DesiredDevices(gpu=f"GPU-{name}-0", instances=(*slices, place(A100, "1g.5gb", 6))),)
         unhealthy = (UnhealthyDevice(device=DeviceId(f"GPU-{name}-7"), reason="Xid 79"),) if number == 0 else ()
-        body = gpunode(name, *cards, desired=desired, unhealthy=unhealthy)
+        body = gpunode(name, *drawn, desired=desired, unhealthy=unhealthy)
         await kube.create(NODES, node(name))
         await kube.create(GPU_NODES, {key: part for key, part in body.items() if key != "status"})
         await kube.patch(GPU_NODES, name, {"status": body["status"]}, subresource="status")

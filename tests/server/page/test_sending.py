@@ -19,7 +19,7 @@ def refused(slots: AnswerSlots, name: str) -> bool:
     """Return whether the viewer's own slots are the reason that there is none; it fails where there is one."""
     with pytest.raises(SlotsTaken) as raised:
         slots.take(name, signed_in=True)
-    return raised.value.own
+    return raised.value.per_viewer
 
 
 def test_a_viewer_has_some_of_all_and_what_was_freed_is_another_s() -> None:
@@ -65,6 +65,6 @@ def test_without_sign_in_all_viewers_are_one() -> None:
             slots.take("", signed_in=False)
         with pytest.raises(SlotsTaken) as raised:
             slots.take("", signed_in=False)
-        assert not raised.value.own
+        assert not raised.value.per_viewer
 
     run(take())

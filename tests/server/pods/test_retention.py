@@ -77,7 +77,7 @@ class Watched:
 
     def requested(self) -> None:
         """Let the API have been asked for the keys that are not known."""
-        self.view.settle_doubts(list(self.view.keys.doubts))
+        self.view.reject_unknown_keys(list(self.view.keys.doubts))
 
     def held(self) -> tuple[Share, ...]:
         self.requested()

@@ -31,7 +31,7 @@ OF_THE_MACHINE = {
     "temperature",
     "slowdown temperature",
 }
-"""Differ from card to card and from moment to moment."""
+"""Differ from GPU to GPU and from moment to moment."""
 RESERVED = {"GetMemoryInfo", "memory v2"}
 """The simulated one reserves more."""
 ABSENT = {

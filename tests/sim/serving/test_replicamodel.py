@@ -12,7 +12,7 @@ ONE = ReplicaModel(slots=1)
 def test_one_replica_serves_in_order() -> None:
     replicas = Replicas(ONE, 1)
     assert [replicas.put(at_s, 4.0) for at_s in (0.0, 1.0, 10.0, 10.0)] == [0.0, 3.0, 0.0, 4.0]
-    replicas.settle(9.0)
+    replicas.advance_to(9.0)
     assert (replicas.completed, replicas.served_s) == (2, 8.0)
     assert [(each.completed, each.queued_s) for each in replicas.live] == [(2, 3.0)]
 
@@ -50,9 +50,9 @@ def test_a_replica_that_goes_serves_what_it_has_within_its_grace_period() -> Non
     for length in (4.0, 4.0):
         replicas.put(0.0, length)
     replicas.scale(1.0, 0, start_s=0.0)
-    replicas.settle(5.0)
+    replicas.advance_to(5.0)
     assert (replicas.completed, len(replicas.draining), replicas.lost) == (1, 1, 0)
-    replicas.settle(7.0)
+    replicas.advance_to(7.0)
     assert (replicas.completed, len(replicas.draining), replicas.lost) == (1, 0, 1)
 
 
@@ -72,5 +72,5 @@ def test_every_request_is_served_once_and_no_slot_twice(
         start_s = max(now_s, free[first])
         free[first] = start_s + length
         assert replicas.put(now_s, length) == pytest.approx(start_s - now_s)
-    replicas.settle(1e9)
+    replicas.advance_to(1e9)
     assert (replicas.completed, replicas.in_flight(), replicas.lost) == (len(requests), 0, 0)

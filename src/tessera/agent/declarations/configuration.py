@@ -13,7 +13,7 @@ import msgspec
 
 from tessera.agent.nodefiles import UNREADABLE, read_file, write_through
 from tessera.api import documents
-from tessera.api.fields import misfit
+from tessera.api.fields import error_phrase
 from tessera.api.nvidia import sharingconfig
 from tessera.api.tessera.node import nodepolicy
 from tessera.core.gpu.inventory import GpuFacts
@@ -141,7 +141,7 @@ class ConfigurationFiles:
         try:
             former = self._applied or self._load()
         except UNREADABLE as error:
-            what = error.strerror if isinstance(error, OSError) else misfit(error, b"")
+            what = error.strerror if isinstance(error, OSError) else error_phrase(error, b"")
             lost = f"what was applied before cannot be read from {self._sources.applied}: {what}"
             return Configuration(node_sharing=None, problem=f"{problem}; {lost}")
         if former is None:

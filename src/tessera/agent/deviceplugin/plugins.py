@@ -22,7 +22,7 @@ from tessera.core.node.liststrategies import DeviceInjection
 from tessera.core.node.nodesharing import ListStrategy, PluginOptions
 from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import TesseraError
-from tessera.log import Complaints, Logger
+from tessera.log import Logger, RepeatedErrors
 from tessera.loops import one_turn
 from tessera.measures import Measures
 
@@ -30,7 +30,7 @@ __all__ = ["Plugins"]
 
 _TEND_S = 0.2
 """A restarted kubelet must have its plugins before it syncs its pods (docs/kubelet-races.md)."""
-_TIDY_S = 30.0
+_CLEAN_UP_S = 30.0
 _STRATEGIES: tuple[ListStrategy, ...] = ("envvar",)
 """Device list strategies where the node's configuration sets none."""
 
@@ -56,7 +56,7 @@ class Plugins:
         self._paths = paths
         self._maker = devices
         self._cdi = cdi
-        self._complain = Complaints(log, "device_handover_impaired")
+        self._complain = RepeatedErrors(log, "device_handover_impaired")
         self._options = PluginOptions()
         self._handover = DeviceHandover(devices, DeviceInjection(strategies=_STRATEGIES))
         self._unwritten = ""
@@ -91,7 +91,7 @@ class Plugins:
         """
         self._observe(inventory)
         if not self._adopted:
-            await self._tidy_record()
+            await self._clean_up_record()
             self.gate.record.follow(inventory)
             self._adopted = True
 
@@ -154,9 +154,9 @@ class Plugins:
             while True:
                 await asyncio.sleep(_TEND_S)
                 await one_turn(self._servers.tend, self._complain, partial(measures.turned, "plugins"))
-                if loop.time() - tidied_s >= _TIDY_S:
+                if loop.time() - tidied_s >= _CLEAN_UP_S:
                     tidied_s = loop.time()
-                    await one_turn(self._tidy, self._complain)
+                    await one_turn(self._clean_up, self._complain)
         finally:
             await self.close()
 
@@ -164,12 +164,12 @@ class Plugins:
         """Stop all servers, as the end of `run` does; the kubelet then has their devices as unhealthy."""
         await self._servers.close()
 
-    async def _tidy(self) -> None:
-        await self._tidy_record(self._handover.injection.strategies)
-        await self.shares.tidy()
+    async def _clean_up(self) -> None:
+        await self._clean_up_record(self._handover.injection.strategies)
+        await self.shares.clean_up()
 
-    async def _tidy_record(self, strategies: tuple[ListStrategy, ...] = ()) -> None:
-        await self.gate.record.tidy(self._uses_of, recorded_daemons(self._paths.mps_root), strategies)
+    async def _clean_up_record(self, strategies: tuple[ListStrategy, ...] = ()) -> None:
+        await self.gate.record.clean_up(self._uses_of, recorded_daemons(self._paths.mps_root), strategies)
 
     def _uses_of(self, allocated: KubeletAllocation) -> tuple[AllocatedDevice, ...]:
         """Return what a container uses by its ids: by its assignment, or the devices of these names."""

@@ -98,12 +98,12 @@ class Exporter:
         """Observe at intervals until canceled."""
         self._began_s = asyncio.get_running_loop().time()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(until_done(self._count, partial(self._trouble, "gpu_event_not_counted"), every_s))
+            tasks.create_task(until_done(self._count, partial(self._log_error, "gpu_event_not_counted"), every_s))
             while True:
-                await one_turn(self.observe, partial(self._trouble, "gpus_not_observed"))
+                await one_turn(self.observe, partial(self._log_error, "gpus_not_observed"))
                 await asyncio.sleep(every_s)
 
-    def _trouble(self, event: str, error: BaseException) -> None:
+    def _log_error(self, event: str, error: BaseException) -> None:
         self._failures += 1
         self._log.warning(event, reason=str(error) or type(error).__name__, exc_info=defect(error))
 
@@ -168,7 +168,7 @@ class Exporter:
         try:
             return await self._driver.measure(facts.uuid)
         except TesseraError as error:
-            self._trouble("gpus_not_observed", error)
+            self._log_error("gpus_not_observed", error)
             return GpuReading()
 
     def _note_layouts(self, inventory: Inventory) -> None:

@@ -16,7 +16,7 @@ from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState
 from tessera.core.cluster.protocols.allocators import devices_by_gpu, devices_one_by_one
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Conflict, InvalidInput, Unavailable, Unsupported
-from tessera.log import Complaint, Logger
+from tessera.log import Logger, RepeatedError
 
 __all__ = ["GpuNodeLink", "GpuNodeRequest"]
 
@@ -61,9 +61,9 @@ class GpuNodeLink:
         self._log = log
         self._wake = wake
         self._remind_s = remind_s
-        self._complain = Complaint(log, "gpunode_not_followed")
+        self._complain = RepeatedError(log, "gpunode_not_followed")
         selection = Selection(fields=(("metadata.name", node),))
-        self.store = Store(kube, GPU_NODES, selection, wake=wake, on_change=self._changed, on_trouble=self._trouble)
+        self.store = Store(kube, GPU_NODES, selection, wake=wake, on_change=self._changed, on_error=self._on_error)
         self._installed = False
         self._absent = False
         self._known = asyncio.Event()
@@ -106,10 +106,10 @@ class GpuNodeLink:
             self._gone = uid_of(change.object)
         if change.object is None:
             self._installed, self._absent = True, False
-            self._complain.settle()
+            self._complain.clear()
             self._known.set()
 
-    def _trouble(self, error: Exception) -> None:
+    def _on_error(self, error: Exception) -> None:
         if isinstance(error, Unsupported):
             self._installed, self._absent = False, True
             self._known.set()
@@ -277,7 +277,7 @@ class GpuNodeLink:
             made = await self._kube.create(GPU_NODES, new_object(self.node, uid))
         except Conflict:
             return None
-        self._log.info("gpunode_made")
+        self._log.info("gpunode_created")
         return made
 
 

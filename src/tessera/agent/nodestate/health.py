@@ -74,12 +74,12 @@ class HealthWatch:
                 inventory = await self._driver.inventory()
             except TesseraError as error:
                 logger().warning("health_event_without_inventory", gpu=event.gpu, reason=str(error))
-                self._judge(_of_the_gpu(event, self._last), self._last or Inventory(gpus=()))
+                self._apply_event(_of_the_gpu(event, self._last), self._last or Inventory(gpus=()))
             else:
-                self._judge(event, inventory)
+                self._apply_event(event, inventory)
                 self.observe(inventory)
 
-    def _judge(self, event: GpuEvent, inventory: Inventory) -> None:
+    def _apply_event(self, event: GpuEvent, inventory: Inventory) -> None:
         self._take(*core.reported(self.health, event, inventory, self._clock(), self._policy))
 
     def _take(self, health: Health, changes: tuple[HealthChange, ...]) -> None:

@@ -81,7 +81,7 @@ class NodeRecord:
             await self._kube.patch(NODES, self._node, {"metadata": {"annotations": new}})
         return bool(new)
 
-    async def announce(self, node: Object, left: Mapping[str, int]) -> bool:
+    async def announce(self, node: Object, counts: Mapping[str, int]) -> bool:
         """Show the scheduler fewer devices before the kubelet has fewer; return whether anything was written.
 
         Otherwise a pod is bound for a device that the kubelet no longer has, and fails (`UnexpectedAdmissionError`).
@@ -89,13 +89,13 @@ class NodeRecord:
 
         Args:
             node: the last observed Node object.
-            left: how many devices of a resource there will be.
+            counts: how many devices of a resource there will be.
 
         """
         present = (node.get("status") or {}).get("allocatable") or {}
         amounts = {
             name: str(count)
-            for name, count in left.items()
+            for name, count in counts.items()
             if str(present.get(name, "")).isdecimal() and int(present[name]) > count
         }
         if amounts:

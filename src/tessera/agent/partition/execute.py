@@ -38,7 +38,7 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
     """A procedure at its end, and what went wrong."""
 
     procedure: Procedure
-    trouble: str = ""
+    problem: str = ""
     """Why it turned back, for people, without full stop; empty where all went well."""
     incomplete: Layout = ()
     """Instances observed incomplete at the end."""
@@ -50,7 +50,7 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
         if self.incomplete and self.procedure.stage is Stage.RESTORED:
             places = ", ".join(f"{each.profile} at {each.start}" for each in self.incomplete)
             ended = f"{ended}, and without {places}, incomplete as before"
-        return "; ".join(filter(None, (self.trouble, ended)))
+        return "; ".join(filter(None, (self.problem, ended)))
 
 
 _ENDED = {
@@ -74,7 +74,7 @@ async def execute(gpus: NodeGpus, gpu: str, procedure: Procedure, by_s: float) -
     begins_with_offer = any(isinstance(step, Destroy) for step in procedure.todo)
     # Otherwise new instances would be advertised before it is known that they stay.
     if not begins_with_offer and not await gpus.offer_only(gpu, procedure.layout):
-        return Executed(procedure=procedure, trouble="the advertised devices could not be fixed")
+        return Executed(procedure=procedure, problem="the advertised devices could not be fixed")
     return await _Run(gpus, gpu, by_s).go(procedure, Begin())
 
 
@@ -97,7 +97,7 @@ class _Run:
         self._timing = gpus.timing
         self._gpu = gpu
         self._by_s = by_s
-        self._trouble = ""
+        self._problem = ""
         self._incomplete: Layout = ()
         self._restoring = False
 
@@ -117,7 +117,7 @@ class _Run:
                 self._by_s = _now() + self._timing.restore_s
                 self._restoring = True
             event = await self._follow(instructions)
-        return Executed(procedure=procedure, trouble=self._trouble, incomplete=self._incomplete)
+        return Executed(procedure=procedure, problem=self._problem, incomplete=self._incomplete)
 
     async def _follow(self, instructions: tuple[Instruction, ...]) -> Event | None:
         """Execute instructions in order; return the event of the last one, or at once that of a failure."""
@@ -138,18 +138,18 @@ class _Run:
 
     def _note(self, procedure: Procedure, event: Event) -> None:
         """Keep the first failure."""
-        trouble = ""
+        problem = ""
         match event:
             case StepFailed(step=step, reason=reason):
-                trouble = f"{_verb(step)} failed: {reason}"
+                problem = f"{_verb(step)} failed: {reason}"
             case Taken(placement=placement):
-                trouble = f"{placement.profile} at {placement.start} was allocated before it was withdrawn"
+                problem = f"{placement.profile} at {placement.start} was allocated before it was withdrawn"
             case TimedOut():
                 what = _verb(procedure.todo[0]) if procedure.todo and procedure.stage in _STEPPING else procedure.stage
-                trouble = f"{what} did not end in time"
+                problem = f"{what} did not end in time"
             case LayoutObserved(layout=layout) if procedure.stage is Stage.VERIFYING and layout != procedure.target:
-                trouble = "the driver reports a layout other than the one created"
-        self._trouble = self._trouble or trouble
+                problem = "the driver reports a layout other than the one created"
+        self._problem = self._problem or problem
 
     async def observe(self) -> Event:
         facts, users = await self._facts()

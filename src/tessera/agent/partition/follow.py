@@ -92,7 +92,7 @@ class Follower:
             name: value of the label; empty for none.
 
         """
-        await self._partitioner.settle(_now() + self._gpus.timing.restore_s)
+        await self._partitioner.retry_unfinished(_now() + self._gpus.timing.restore_s)
         current = await self._advance(name)
         if self.request.acts and isinstance(current, NodeObserved):
             failed = await self._act(current)

@@ -62,18 +62,18 @@ class NodeLocks:
 
         """
         loop = asyncio.get_running_loop()
-        while isinstance(taken := self._take(gpu), str):
+        while isinstance(descriptor := self._take(gpu), str):
             if loop.time() >= by_s:
                 raise Conflict(
                     f"GPU {gpu}",
-                    found=f"{taken} is changing its layout",
+                    found=f"{descriptor} is changing its layout",
                     hint="run the command again when it has ended",
                 )
             await asyncio.sleep(_POLL_S)
         try:
             yield
         finally:
-            _release(taken)
+            _release(descriptor)
 
     @contextlib.asynccontextmanager
     async def hold_agent(self, plugins: Path, log: Logger) -> AsyncIterator[None]:
@@ -87,12 +87,12 @@ class NodeLocks:
         with contextlib.ExitStack() as stack:
             reported = False
             for take in (partial(self._take, "agent"), partial(self._take_folder, plugins)):
-                while isinstance(taken := take(), str):
+                while isinstance(descriptor := take(), str):
                     if not reported:
-                        log.error("another_agent_runs", reason=taken)
+                        log.error("another_agent_runs", reason=descriptor)
                     reported = True
                     await asyncio.sleep(_POLL_S)
-                stack.callback(_release, taken)
+                stack.callback(_release, descriptor)
             if self.problem:
                 log.error("agent_not_locked", reason=self.problem)
             yield
@@ -129,18 +129,18 @@ class NodeLocks:
             return holder
         with contextlib.suppress(OSError):  # the lock counts, even if a full disk loses its owner's name
             os.ftruncate(number, 0)
-            os.pwrite(number, msgspec.json.encode(_own()), 0)
+            os.pwrite(number, msgspec.json.encode(_this_process()), 0)
         return number
 
 
-def _release(taken: int | None) -> None:
-    if taken is not None:
+def _release(descriptor: int | None) -> None:
+    if descriptor is not None:
         with contextlib.suppress(OSError):
-            os.ftruncate(taken, 0)
-        os.close(taken)
+            os.ftruncate(descriptor, 0)
+        os.close(descriptor)
 
 
-def _own() -> _Holder:
+def _this_process() -> _Holder:
     command = f"{Path(sys.argv[0]).name} {shlex.join(sys.argv[1:])}".strip()
     return _Holder(
         pid=os.getpid(),

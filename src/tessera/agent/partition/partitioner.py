@@ -182,7 +182,7 @@ class Partitioner:
                 self._log.warning("layout_not_locked", gpu=gpu, reason=self._across.problem)
             yield
 
-    async def settle(self, by_s: float) -> None:
+    async def retry_unfinished(self, by_s: float) -> None:
         """Retry failed restores, and advertise withdrawn GPUs again; safe at any time."""
         for gpu in tuple(self._to_advertise):
             await self._advertise_again(gpu)
@@ -297,7 +297,7 @@ class Partitioner:
         else:
             self._unrestored.pop(gpu, None)
         self.outcomes[executed.procedure.stage] += 1
-        self._log.info("layout_changed", gpu=gpu, phase=executed.procedure.stage.value, reason=executed.trouble)
+        self._log.info("layout_changed", gpu=gpu, phase=executed.procedure.stage.value, reason=executed.problem)
         return executed
 
     async def _advertise_again(self, gpu: str) -> None:

@@ -31,7 +31,7 @@ _SERVERS: Final = "server-keys.json"
 """Beside the private key: the observed public keys of servers."""
 _UNPUBLISHED_S = 60.0
 """How long servers may take to publish their keys again."""
-_KEPT = 8
+_MOST_KEYS = 8
 """Published keys, including the current one."""
 
 
@@ -110,10 +110,10 @@ class AssignmentKeys:
         self._clock_s = clock_s
         selection = Selection(namespace=NAMESPACE, fields=(("metadata.name", KEYS),))
         self.store = Store(
-            kube, CONFIG_MAPS, selection, wake=wake, on_change=self._take_change, on_trouble=self._trouble
+            kube, CONFIG_MAPS, selection, wake=wake, on_change=self._take_change, on_error=self._log_error
         )
         self._signer: Signer | None = None
-        self._own: tuple[str, ...] = ()
+        self._published: tuple[str, ...] = ()
         self._ring = self._remembered()
         """The servers' keys."""
         self._listed = False
@@ -125,7 +125,7 @@ class AssignmentKeys:
         """Wait until the servers' keys are read: without them running pods would appear unassigned."""
         await self.store.synced()
 
-    def _trouble(self, error: Exception) -> None:
+    def _log_error(self, error: Exception) -> None:
         self._log.warning("server_keys_not_read", reason=str(error))
 
     def open(self, published: tuple[str, ...]) -> None:
@@ -142,19 +142,19 @@ class AssignmentKeys:
         self._signer = Signer(seed)
         if seed is None:
             self._write(self._signer.seed)
-        self._own = keys_text([self._signer.public])
+        self._published = keys_text([self._signer.public])
         self.keep(published)
 
     def keep(self, published: tuple[str, ...]) -> None:
         """Continue to publish the public keys in the GPUNode, and accept what they signed."""
-        self._own = (*self._own, *(each for each in published if each not in self._own))[:_KEPT]
-        new = Keys(public={**self._keys.public, **public_keys(self._own)}, verify=verify)
+        self._published = (*self._published, *(each for each in published if each not in self._published))[:_MOST_KEYS]
+        new = Keys(public={**self._keys.public, **public_keys(self._published)}, verify=verify)
         self._keys = self._keys if new.like(self._keys) else new
 
     @property
     def published(self) -> tuple[str, ...]:
         """The desired public keys of the GPUNode: this agent's, the current one first."""
-        return self._own
+        return self._published
 
     @property
     def keys(self) -> Keys:
@@ -194,7 +194,7 @@ class AssignmentKeys:
         before, self._ring = self._ring, self._ring.observe(uid, version, published_keys(config_map), begun=begun)
         if self._ring != before:
             self._remember()
-        new = Keys(public={**self._ring.public, **public_keys(self._own)}, verify=verify)
+        new = Keys(public={**self._ring.public, **public_keys(self._published)}, verify=verify)
         self._keys = self._keys if new.like(self._keys) else new
 
     async def refresh(self) -> None:
@@ -266,7 +266,7 @@ class AssignmentKeys:
             write_through(self._path, base64.b64encode(seed), mode=0o600)
         except OSError as error:
             raise _unkept(self._path, error) from error
-        self._log.info("key_made", file=str(self._path))
+        self._log.info("key_created", file=str(self._path))
 
 
 def _unkept(path: Path, error: OSError) -> Unavailable:

@@ -322,7 +322,7 @@ def _is_zombie(stat: str) -> bool:
 def by_uid(pods: Iterable[Object]) -> dict[str, Object]:
     """Return pods by the UID that the kubelet knows them by: of a static pod the one in its annotation.
 
-    Anybody may write that annotation. So it never replaces the UID of a pod that the API server created, and
+    A user may write that annotation. So it never replaces the UID of a pod that the API server created, and
     of several pods with the same one a living one counts: devices in use never count as free.
     """
     own, mirrored = dict[str, Object](), dict[str, Object]()

@@ -76,7 +76,7 @@ class Recorder:
         self._trust = trust
         self._log = log
         self._now_ns = now_ns
-        self._settled: dict[tuple[str, str], Object] = {}
+        self._up_to_date: dict[tuple[str, str], Object] = {}
         """Pods with nothing to write; objects are never changed in place."""
 
     async def record(self, share_unit_mib: int) -> None:
@@ -90,8 +90,8 @@ class Recorder:
 
         """
         pods = {name_of(pod): pod for pod in self._view.pods()}
-        self._settled = {name: pod for name, pod in self._settled.items() if pods.get(name) is pod}
-        named, waiting = self._open(pod for name, pod in pods.items() if name not in self._settled)
+        self._up_to_date = {name: pod for name, pod in self._up_to_date.items() if pods.get(name) is pod}
+        named, waiting = self._open(pod for name, pod in pods.items() if name not in self._up_to_date)
         if not named and not waiting:
             return
         record, devices = await self._view.container_devices(), await self._devices.shares_by_id() if named else {}
@@ -106,7 +106,7 @@ class Recorder:
             if name in waiting:
                 new |= allocated(pod, record, now_ns=self._now_ns())
             elif text is not None and not new:
-                self._settled[name] = pod
+                self._up_to_date[name] = pod
             if new:
                 await self._write(pod, new)
 
@@ -137,7 +137,7 @@ class Recorder:
     def _report(self, event: str, pod: Object, error: TesseraError) -> None:
         """Log why something is not written on a pod; the write is retried, unless it can never succeed."""
         if isinstance(error, InvalidInput):
-            self._settled[name_of(pod)] = pod
+            self._up_to_date[name_of(pod)] = pod
         namespace, name = name_of(pod)
         write = self._log.info if isinstance(error, Conflict) else self._log.warning
         write(event, pod=f"{namespace}/{name}", reason=str(error))
@@ -154,7 +154,7 @@ class Recorder:
             named += [name] if asks else []
             waiting += [name] if waits else []
             if not asks and not waits:
-                self._settled[name] = pod
+                self._up_to_date[name] = pod
         return named, waiting
 
     async def _write(self, pod: Object, annotations: Mapping[str, str]) -> None:

@@ -21,7 +21,7 @@ from tessera.core.node.doctor import Daemon
 from tessera.core.node.mpslifecycle import DaemonRecord, unlimited
 from tessera.errors import InvalidInput, Unavailable
 
-__all__ = ["MpsDaemons", "MpsSettings", "Sight", "recorded_daemons", "running"]
+__all__ = ["DaemonStatus", "MpsDaemons", "MpsSettings", "recorded_daemons", "running"]
 
 _RECORD = "daemon.json"
 _LOG_TAIL = 300
@@ -39,8 +39,8 @@ class MpsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Longest wait for a daemon to answer after its start, and to end after a request to."""
 
 
-class Sight(msgspec.Struct, frozen=True, kw_only=True):
-    """One observed daemon."""
+class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What was observed of one daemon."""
 
     record: DaemonRecord | None
     alive: bool = False
@@ -89,22 +89,22 @@ class MpsDaemons:
             )
         return tuple(found)
 
-    async def observe(self, key: str) -> Sight:
+    async def observe(self, key: str) -> DaemonStatus:
         """Observe a daemon."""
         record = self._found(key, self._read(key))
         if record is None:
-            return Sight(record=None, problem="there is no readable record of it")
+            return DaemonStatus(record=None, problem="there is no readable record of it")
         if not running(record):
-            return Sight(record=record, problem="its process has ended")
+            return DaemonStatus(record=record, problem="its process has ended")
         try:
             servers = _numbers(await self.command(key, "get_server_list"))
             lists = [_numbers(await self.command(key, f"get_client_list {server}")) for server in servers]
         except Unavailable as error:
-            return Sight(record=record, alive=True, problem=str(error))
+            return DaemonStatus(record=record, alive=True, problem=str(error))
         clients = [number for each in lists for number in each]
         processes = frozenset(int(number) for number in (*servers, *clients))
         foreign = not same_files(record.pid)
-        return Sight(record=record, alive=True, clients=len(clients), processes=processes, foreign=foreign)
+        return DaemonStatus(record=record, alive=True, clients=len(clients), processes=processes, foreign=foreign)
 
     def _found(self, key: str, record: DaemonRecord | None) -> DaemonRecord | None:
         """Return the record of the running daemon, also if its process id is missing there or it is unreadable.

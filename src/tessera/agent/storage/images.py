@@ -28,7 +28,7 @@ from tessera.core.storage.images.warmup import DesiredImage, ObservedImage, next
 from tessera.core.usage.ownmetrics import IMAGES
 from tessera.core.workload.tesseranames import AGENT
 from tessera.errors import InvalidInput, TesseraError, Unavailable, Unsupported
-from tessera.log import Complaint, logger
+from tessera.log import RepeatedError, logger
 from tessera.loops import one_turn
 from tessera.measures import Measures
 from tessera.wakeup import WakeUp
@@ -72,10 +72,10 @@ class ImageWarmer:
         self._interval_s = interval_s
         self._now_s = now_s
         self._log = logger(node=node)
-        self._complain = Complaint(self._log, "images_not_followed")
+        self._complain = RepeatedError(self._log, "images_not_followed")
         self._wakeup = WakeUp()
         selection = Selection(fields=(("metadata.name", node),))
-        self._store = Store(kube, KIND, selection, wake=self._wakeup.set, on_trouble=self._complain)
+        self._store = Store(kube, KIND, selection, wake=self._wakeup.set, on_error=self._complain)
         self._pulls: dict[str, _Pull] = {}
         """Running pulls, with their number, by image."""
         self._ended: dict[str, ObservedImage] = {}
@@ -143,7 +143,7 @@ class ImageWarmer:
         if found.get("status") != status:
             body = {"apiVersion": API_VERSION, "kind": NODE_IMAGES, "metadata": {"name": self._node}, "status": status}
             await self._kube.apply(KIND, body, manager=AGENT, force=True, subresource="status")
-        self._complain.settle()
+        self._complain.clear()
 
     async def _observe(self, image: DesiredImage, former: ObservedImage | None) -> ObservedImage:
         """Return the observed state of an image."""

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from tessera.api.fields import Field, misfit
+from tessera.api.fields import Field, error_phrase
 
 __all__ = ["ASSIGNED", "ASSUMED", "INDEX", "assigned_mib", "assumed_ns", "binding", "is_assigned"]
 
@@ -74,7 +74,7 @@ def _amounts(allocation: Field, unit_mib: int) -> dict[int, int]:
             for gpu, units in by_gpu.items():
                 amounts[int(gpu)] = amounts.get(int(gpu), 0) + units * unit_mib
     except (ValueError, RecursionError) as error:
-        cause = misfit(error, allocation.text().encode(errors="replace"))
+        cause = error_phrase(error, allocation.text().encode(errors="replace"))
         found = f"it is not JSON of container index, GPU index and amount ({cause})"
         raise allocation.refuse(found=found) from error
     return dict(sorted(amounts.items()))

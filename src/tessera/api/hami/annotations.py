@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from tessera.api.fields import Field, misfit
+from tessera.api.fields import Field, error_phrase
 
 __all__ = ["ALLOCATED", "REGISTERED", "HamiAllocation", "RegisteredGpu", "read_allocated", "read_registered"]
 
@@ -61,7 +61,7 @@ def read_registered(annotation: Field) -> tuple[RegisteredGpu, ...]:
     try:
         gpus = _REGISTER.decode(text) if text.lstrip().startswith("[") else _older(text)
     except (ValueError, RecursionError) as error:
-        cause = misfit(error, text.encode(errors="replace"))
+        cause = error_phrase(error, text.encode(errors="replace"))
         raise annotation.refuse(found=f"it is not GPUs as HAMi's device plugin registers them ({cause})") from error
     if len({each.id for each in gpus}) < len(gpus) or len({each.index for each in gpus}) < len(gpus):
         raise annotation.refuse(found="a GPU is there twice", hint="list each once")

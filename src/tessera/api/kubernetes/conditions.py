@@ -8,7 +8,7 @@ import msgspec
 
 from tessera.api.kubernetes.times import time_text
 
-__all__ = ["Condition", "Conditions", "Finding", "is_true", "settled"]
+__all__ = ["Condition", "Conditions", "Finding", "is_true", "updated_conditions"]
 
 _REASON_CHARACTERS = 1024
 _MESSAGE_CHARACTERS = 32768
@@ -51,7 +51,7 @@ class Finding(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-def settled(
+def updated_conditions(
     former: Iterable[Condition], findings: Iterable[Finding], now: dt.datetime, *, generation: int
 ) -> tuple[Condition, ...]:
     """Return the conditions after findings, in the order of the findings; conditions without one are kept.

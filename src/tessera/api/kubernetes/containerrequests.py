@@ -172,7 +172,7 @@ def _is_extended(field: Field, name: str) -> bool:
         return False
     if not is_qualified(name):
         raise field.refuse(
-            "a resource name", "cpu, memory, or a name with a domain as nvidia.com/gpu", found=shown(name)
+            "a resource name", "use cpu, memory, or a name with a domain, as nvidia.com/gpu", found=shown(name)
         )
     domain = name.partition("/")[0]
     if domain == "tessera.dev" and name not in _TESSERA:

@@ -114,7 +114,7 @@ def read_job(
 
 
 def _is_of(pod: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
-    """Return whether a pod is of the Job with this metadata: anybody may set its label."""
+    """Return whether a pod is of the Job with this metadata: a user may set its label on any pod."""
     metadata = as_dict(pod.get("metadata"))
     if _labels(pod).get(OF_JOB) != job.get("name") or metadata.get("namespace") != job.get("namespace"):
         return False

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.fields import misfit
+from tessera.api.fields import error_phrase
 from tessera.api.kubernetes.times import read_time
 from tessera.core.cluster.protocols.leadership import Lease
 from tessera.errors import InvalidInput
@@ -42,7 +42,7 @@ def read_lease(obj: Mapping[str, Any] | None) -> Lease:
         read = msgspec.convert(obj, _Object)
     except msgspec.ValidationError as error:
         raise InvalidInput(
-            "Lease", found=f"it is not a Lease of coordination.k8s.io/v1 ({misfit(error, obj)})"
+            "Lease", found=f"it is not a Lease of coordination.k8s.io/v1 ({error_phrase(error, obj)})"
         ) from error
     spec = read.spec or _Spec()
     return Lease(
@@ -62,14 +62,14 @@ def renewed_s(obj: Mapping[str, Any]) -> float | None:
         return None
 
 
-def write_lease(lease: Lease, now: dt.datetime, *, taken: bool) -> dict[str, Any]:
+def write_lease(lease: Lease, now: dt.datetime, *, acquired: bool) -> dict[str, Any]:
     """Return the merge patch that writes a lease, on the version that it replaces.
 
     Args:
         lease: what to write.
         now: the time shown to people. No decision uses it, but it must differ at each renewal: a patch that changes
             nothing renews nothing.
-        taken: whether a leadership begins.
+        acquired: whether a leadership begins.
 
     """
     moment = now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -79,5 +79,5 @@ def write_lease(lease: Lease, now: dt.datetime, *, taken: bool) -> dict[str, Any
         "leaseTransitions": lease.transitions,
         "renewTime": moment,
     }
-    written: dict[str, Any] = {"spec": spec | ({"acquireTime": moment} if taken else {})}
+    written: dict[str, Any] = {"spec": spec | ({"acquireTime": moment} if acquired else {})}
     return written | ({"metadata": {"resourceVersion": lease.version}} if lease.version else {})

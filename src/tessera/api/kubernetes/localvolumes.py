@@ -90,7 +90,7 @@ def persistent_volume(volume: CreateVolume, node: str, mount: str) -> dict[str, 
 def read_volume(data: Mapping[str, Any], node: str) -> LocalVolume | None:
     """Return a PersistentVolume of this node created by Tessera; None for any other, and for an invalid one.
 
-    Name and annotation of a volume must agree on its owner, because anybody may write either.
+    Name and annotation of a volume must agree on its owner, because each may be written by other users.
     """
     try:
         volume = msgspec.convert(data, _Volume)

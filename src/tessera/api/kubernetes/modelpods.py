@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from tessera.api.fields import misfit
+from tessera.api.fields import error_phrase
 from tessera.core.serving.annotations import COLD_START, IDLE, ONE_BY_ONE, PORT, SLOTS, WAKE
 from tessera.core.serving.autoscaling.serverfacts import HpaBounds, ModelDeployment, ModelPod
 from tessera.core.serving.metrics.enginemetrics import ENGINE_METRICS
@@ -176,7 +176,7 @@ def read_pod(pod: Mapping[str, Any]) -> ModelPod:
     read = _convert(pod, _Pod, "Pod")
     conditions = {condition.type: condition for condition in read.status.conditions or ()}
     ready, scheduled = conditions.get("Ready"), conditions.get("PodScheduled")
-    container, port, trouble = _metrics_port(read)
+    container, port, problem = _metrics_port(read)
     statuses = {status.name: status for status in read.status.container_statuses or ()}
     status = statuses.get(container, _ContainerStatus(name=container))
     created = read.metadata.creation_timestamp
@@ -188,8 +188,8 @@ def read_pod(pod: Mapping[str, Any]) -> ModelPod:
         cold_start_s = (ready.last_transition_time - asked).total_seconds()
     host = _host(read.status.pod_ip)
     return ModelPod(
-        url=f"http://{host}:{port}/metrics" if host and not trouble else "",
-        trouble=trouble or ("" if host else "it has no address yet"),
+        url=f"http://{host}:{port}/metrics" if host and not problem else "",
+        problem=problem or ("" if host else "it has no address yet"),
         running=read.status.phase == "Running",
         ready=is_ready and read.metadata.deletion_timestamp is None,
         unschedulable=scheduled is not None and scheduled.status == "False" and scheduled.reason == "Unschedulable",
@@ -231,7 +231,7 @@ def read_deployment(deployment: Mapping[str, Any]) -> ModelDeployment:
 
     """
     found = _convert(deployment, _Deployment, "Deployment")
-    annotations, trouble = found.metadata.annotations or {}, ""
+    annotations, problem = found.metadata.annotations or {}, ""
     slots, cold_start_s, idle_s, woken_s, one_by_one = None, None, None, None, False
     try:
         slots = _number(annotations, SLOTS, _MOST_SLOTS) or _sequences(found.spec.template.spec.containers)
@@ -240,7 +240,7 @@ def read_deployment(deployment: Mapping[str, Any]) -> ModelDeployment:
         woken_s = read_woken(annotations)
         one_by_one = _boolean(annotations, ONE_BY_ONE)
     except InvalidInput as error:
-        trouble = str(error)
+        problem = str(error)
     progress = _progress(found)
     owner = next((each for each in found.metadata.owner_references or () if each.is_server), None)
     return ModelDeployment(
@@ -253,7 +253,7 @@ def read_deployment(deployment: Mapping[str, Any]) -> ModelDeployment:
         idle_s=None if idle_s is None else float(idle_s),
         woken_s=woken_s,
         one_by_one=one_by_one,
-        trouble=trouble,
+        problem=problem,
         owner=owner.name if owner else "",
         owner_uid=owner.uid if owner else "",
     )
@@ -379,4 +379,4 @@ def _convert(obj: Mapping[str, Any], kind: type[Any], name: str) -> Any:
     except msgspec.ValidationError as error:
         metadata = obj.get("metadata")
         at = f"{metadata.get('namespace')}/{metadata.get('name')}" if isinstance(metadata, dict) else "?"
-        raise InvalidInput(f"{name} {at}", found=f"it is not a {name} ({misfit(error, obj)})") from error
+        raise InvalidInput(f"{name} {at}", found=f"it is not a {name} ({error_phrase(error, obj)})") from error

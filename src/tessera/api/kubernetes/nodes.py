@@ -50,7 +50,7 @@ memory_capacity = partial(units.memory_mib, capacity=True)
 """Readers of capacities for `Field.read`."""
 
 SHARING_LABEL = "tessera.dev/sharing"
-"""Label of a node without an agent: `auto` leaves its GPUs to the plan, `whole` keeps them whole. Set by users; read by
+"""Label of a node without an agent: `auto` makes its GPUs managed, `whole` keeps them whole. Set by users; read by
 `tessera plan` and the server."""
 _GKE = "cloud.google.com/gke-"
 _GPU_COUNTS = ("nvidia.com/gpu.count", f"{_GKE}accelerator-count")

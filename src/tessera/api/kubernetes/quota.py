@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tessera.api.fields import misfit
+from tessera.api.fields import error_phrase
 from tessera.core.gpu.sharing import GPU_RESOURCE, mig_resource
 from tessera.core.usage.quotas import QuotaUsage
 from tessera.core.workload import units
@@ -124,4 +124,4 @@ def _converted(obj: Mapping[str, Any], kind: type[Any], name: str) -> Any:
     try:
         return msgspec.convert(obj, kind)
     except msgspec.ValidationError as error:
-        raise InvalidInput(name, found=f"it is not the form of its API version ({misfit(error, obj)})") from error
+        raise InvalidInput(name, found=f"it is not the form of its API version ({error_phrase(error, obj)})") from error

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.fields import misfit
+from tessera.api.fields import error_phrase
 from tessera.errors import Unavailable
 
 __all__ = ["Attributes", "ReviewedUser", "access_review", "refusal", "reviewed_user", "token_review"]
@@ -91,5 +91,5 @@ def _status(answer: Mapping[str, Any], kind: type[Any], name: str) -> Any:
         return msgspec.convert(answer.get("status"), kind)
     except msgspec.ValidationError as error:
         raise Unavailable(
-            f"answer to a {name}", found=f"it is not its status ({misfit(error, answer.get('status'))})"
+            f"answer to a {name}", found=f"it is not its status ({error_phrase(error, answer.get('status'))})"
         ) from error

@@ -81,19 +81,19 @@ def render(plan: Plan, snapshot: Snapshot) -> Mapping[str, str]:
     for name, node in nodes.items():
         if name not in gke:
             _check_known(node, layouts[name])
-    made = _distinguished([_files(node, layouts[name]) for name, node in nodes.items() if name not in gke])
+    generated = _distinguished([_files(node, layouts[name]) for name, node in nodes.items() if name not in gke])
     files = {
         f"mig-parted/{each.node}.yaml": _comments((f"Node {each.node}", *each.comments))
         + migparted.write({each.mig_name: each.groups})
-        for each in made
+        for each in generated
         if each.groups
     }
     files |= {
         f"device-plugin/{each.node}.yaml": _comments((f"Node {each.node}",)) + sharingconfig.write(each.plugin)
-        for each in made
+        for each in generated
         if each.plugin
     }
-    return files | _config_maps(made) | {"node-labels.yaml": _labels_file(made, gke)}
+    return files | _config_maps(generated) | {"node-labels.yaml": _labels_file(generated, gke)}
 
 
 def _check_known(node: Node, layouts: Sequence[GpuLayout]) -> None:
@@ -120,14 +120,14 @@ def _present(gpu: Gpu) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(counts_of(gpu.model, gpu.sharing.layout or ())))
 
 
-def _distinguished(made: list[_Files]) -> list[_Files]:
+def _distinguished(generated: list[_Files]) -> list[_Files]:
     """Name configurations after their content if one name stands for several, as all-balanced of two models does."""
     by_name: dict[str, set[tuple[Group, ...]]] = {}
-    for each in made:
+    for each in generated:
         by_name.setdefault(each.mig_name, set()).add(each.groups)
     return [
         msgspec.structs.replace(each, mig_name=_content_name(each.groups)) if len(by_name[each.mig_name]) > 1 else each
-        for each in made
+        for each in generated
     ]
 
 
@@ -260,16 +260,16 @@ def _comments(lines: Iterable[str]) -> str:
     return "".join(f"# {line}\n" for line in lines)
 
 
-def _config_maps(made: Iterable[_Files]) -> dict[str, str]:
+def _config_maps(generated: Iterable[_Files]) -> dict[str, str]:
     """Return the ConfigMaps of the two programs that select a configuration by a node's label."""
     files = {}
-    configs = {each.mig_name: each.groups for each in made if each.groups}
+    configs = {each.mig_name: each.groups for each in generated if each.groups}
     if configs:
         off = {"all-disabled": (Group(enabled=False),)}
         text = migparted.write(dict(sorted((off | configs).items())))
         files["mig-parted-configmap.yaml"] = _config_map("tessera-mig-parted-config", {"config.yaml": text})
     plugins: dict[str, Plain] = {
-        each.plugin_name: sharingconfig.write(each.plugin) for each in made if each.plugin is not None
+        each.plugin_name: sharingconfig.write(each.plugin) for each in generated if each.plugin is not None
     }
     if plugins:
         files["device-plugin-configmap.yaml"] = _config_map(
@@ -284,9 +284,9 @@ def _config_map(name: str, data: dict[str, Plain]) -> str:
     return f"# {head}" + write({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
 
 
-def _labels_file(made: Iterable[_Files], gke: Iterable[str]) -> str:
+def _labels_file(generated: Iterable[_Files], gke: Iterable[str]) -> str:
     parts = []
-    for each in made:
+    for each in generated:
         comments = _comments((f"Node {each.node}", *each.comments)) if each.comments and not each.groups else ""
         metadata: Plain = {"name": each.node, "labels": each.labels}
         node = write({"apiVersion": "v1", "kind": "Node", "metadata": metadata}) if each.labels else ""

@@ -11,7 +11,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from tessera.api.fields import misfit
+from tessera.api.fields import error_phrase
 from tessera.api.oci.references import is_digest
 from tessera.core.storage.images.layers import Image, Layer, Reference
 from tessera.errors import UNDECODABLE, InvalidInput, Unavailable, Unsupported, shown
@@ -198,7 +198,9 @@ def _decoded(content: bytes, kind: type[_Record], name: str, subject: str) -> _R
     try:
         return msgspec.json.decode(content, type=kind)
     except UNDECODABLE as error:
-        raise Unavailable(subject, found=f"it is not a JSON {name} of an image ({misfit(error, content)})") from error
+        raise Unavailable(
+            subject, found=f"it is not a JSON {name} of an image ({error_phrase(error, content)})"
+        ) from error
 
 
 def choose(index: Index, desired: Platform, subject: str) -> Descriptor:

@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from tessera.api.fields import misfit
+from tessera.api.fields import error_phrase
 from tessera.core.usage.plausible import possible
 from tessera.errors import UNDECODABLE, InvalidInput
 
@@ -77,7 +77,7 @@ def read_series(answer: bytes, source: str, *, most: int) -> tuple[Series, ...]:
         found = msgspec.json.decode(answer, type=_Answer).data.result
     except UNDECODABLE as error:
         raise InvalidInput(
-            source, found=f"it is not an answer of Prometheus' HTTP API ({misfit(error, answer)})"
+            source, found=f"it is not an answer of Prometheus' HTTP API ({error_phrase(error, answer)})"
         ) from error
     if len(found) > most:
         raise InvalidInput(source, found=f"{len(found)} series are more than {most}")
@@ -98,7 +98,7 @@ def read_sampled(answer: bytes, source: str, *, most: int) -> tuple[Sampled, ...
         samples = [(each.metric, each.value) for each in data.result]
         found = tuple(Sampled(labels, float(value[1]), value[0]) for labels, value in samples if value is not None)
     except UNDECODABLE as error:
-        cause = f"it is not Prometheus' answer to an instant query ({misfit(error, answer)})"
+        cause = f"it is not Prometheus' answer to an instant query ({error_phrase(error, answer)})"
         raise InvalidInput(source, found=cause, hint="query a vector or a scalar") from error
     if len(found) > most:
         raise InvalidInput(source, found=f"{len(found)} series are more than {most}")
@@ -118,7 +118,7 @@ def read_labeled(answer: bytes, source: str) -> frozenset[Labeled]:
         return frozenset((one[_NAME], frozenset(one.keys() - {_NAME})) for one in found if _NAME in one)
     except UNDECODABLE as error:
         raise InvalidInput(
-            source, found=f"it is not Prometheus' answer about series ({misfit(error, answer)})"
+            source, found=f"it is not Prometheus' answer about series ({error_phrase(error, answer)})"
         ) from error
 
 

@@ -38,7 +38,7 @@ def load_queries(matchers: str = "") -> dict[str, str]:
     """Return the queries by purpose.
 
     Of loads there is the mean of two minutes, which says whether a pod is idle, and the last sample, which belongs to
-    the reasons of the present clocks: who worked a minute ago does not slow down anybody now.
+    the reasons of the present clocks: a pod that worked a minute ago slows down none now.
 
     Args:
         matchers: labels of the cluster's series; empty where Prometheus has those of one cluster.

@@ -23,7 +23,7 @@ class PendingRequests(msgspec.Struct, frozen=True):
 
     servers: dict[tuple[str, str], float]
     """By namespace and name of the Service; those without any are left out."""
-    trouble: str = ""
+    problem: str = ""
     """What is wrong with series that do not count; empty for none."""
 
 
@@ -39,17 +39,17 @@ def read_pending_requests(answer: bytes, source: str) -> PendingRequests:
     found: dict[tuple[str, str], float] = defaultdict(float)
     series = read_series(answer, source, most=_MOST_SERIES)
     bad = [each for each in series if each.value is None or not all(_server(each))]
-    trouble = ""
+    problem = ""
     if bad:
         labels = f"{len(bad)} of {len(series)} series lack namespace or service; one has {sorted(bad[0].metric)[:10]}"
-        trouble = "it is not a vector" if bad[0].value is None else labels
+        problem = "it is not a vector" if bad[0].value is None else labels
     if bad and len(bad) == len(series):
-        raise InvalidInput(source, found=trouble, hint=BY_SERVICE)
+        raise InvalidInput(source, found=problem, hint=BY_SERVICE)
     for each in series:
         number = math.nan if each.value is None else _number(each.value[1])
         if all(_server(each)) and math.isfinite(number) and number > 0:
             found[_server(each)] = min(found[_server(each)] + number, _MOST)
-    return PendingRequests(dict(found), trouble)
+    return PendingRequests(dict(found), problem)
 
 
 def _server(series: Series) -> tuple[str, str]:

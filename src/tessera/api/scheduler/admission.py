@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.fields import misfit, refused_form
+from tessera.api.fields import error_phrase, refused_form
 from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SCHEDULER_NAME, SHARE_MEMORY
 from tessera.core.workload.tesseranames import GPU_MODEL, ISOLATION
@@ -135,7 +135,7 @@ def read_review(body: bytes) -> Review:
     try:
         review = msgspec.json.decode(body, type=_Review)
     except UNDECODABLE as error:
-        raise InvalidInput(subject, found=f"it is not {expected} ({misfit(error, body)})") from error
+        raise InvalidInput(subject, found=f"it is not {expected} ({error_phrase(error, body)})") from error
     if review.api_version != _VERSION:
         raise InvalidInput(subject, found=review.api_version, expected=expected)
     requested = review.request

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tessera.api.fields import in_place, misfit, refused_form
+from tessera.api.fields import error_phrase, in_place, refused_form
 from tessera.errors import UNDECODABLE, InvalidInput, shown
 
 __all__ = [
@@ -158,7 +158,7 @@ def _guarded(subject: str, decode: Callable[[], Value]) -> Value:
     except RecursionError as error:
         raise InvalidInput(subject, found="its JSON is nested too deeply", hint=_ACCEPTED) from error
     except ValueError as error:
-        cause = misfit(error, b"")
+        cause = error_phrase(error, b"")
         raise InvalidInput(subject, found=f"it is not a JSON object ({cause})", hint=_ACCEPTED) from error
 
 

@@ -25,7 +25,7 @@ from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.cli.progress import progress_bar
 from tessera.clients.kube import Kube
 from tessera.core.cluster.cluster import Cluster
-from tessera.core.packing.defrag import MOST_MOVES, Asker, DefragProposal, Evictable, propose
+from tessera.core.packing.defrag import MOST_MOVES, DefragProposal, Evictable, PodToPlace, propose
 from tessera.core.workload.need import Isolation, Pod, PodKey
 from tessera.core.workload.tesseranames import ISOLATION
 from tessera.errors import InvalidInput, Unsupported, shown
@@ -35,6 +35,9 @@ __all__ = ["defrag", "execute"]
 _Result = TypeVar("_Result")
 _DEADLINE_S = 600.0
 _MOST_NAMED = 10
+_NO_BUDGETS = """\
+note: the file has no PodDisruptionBudgets; if the cluster has any, add pdb to
+`kubectl get`"""
 _EPILOG = """
 \b
 Examples:
@@ -50,10 +53,10 @@ pods/eviction, and get and patch nodes.
 """
 
 
-class _Made(msgspec.Struct, frozen=True):
+class _Outcome(msgspec.Struct, frozen=True):
     """The JSON output."""
 
-    asked: tuple[Asker, ...]
+    asked: tuple[PodToPlace, ...]
     proposal: DefragProposal
     executed: bool
     evicted: tuple[PodKey, ...] = ()
@@ -112,7 +115,7 @@ def defrag(**given: Any) -> None:
         cluster, evictable = _saved(place.file) if place.file is not None else asyncio.run(_on_cluster(place, observe))
         asked = _asked(cluster, given)
         proposal = propose(cluster, asked, evictable, most=given["max_moves"])
-    _print(_Made(asked, proposal, executed=False), given["output"])
+    _print(_Outcome(asked, proposal, executed=False), given["output"])
 
 
 def _check() -> None:
@@ -134,7 +137,7 @@ def _check() -> None:
 def _saved(filename: str) -> tuple[Cluster, Mapping[PodKey, Evictable]]:
     cluster, objects = read_file(filename)
     if not any(each.get("kind") == "PodDisruptionBudget" for each in objects):
-        click.echo("note: the file has no PodDisruptionBudgets; if there are any, add pdb to `kubectl get`", err=True)
+        click.echo(_NO_BUDGETS, err=True)
     return cluster, read_evictable(as_fields(objects))
 
 
@@ -143,15 +146,15 @@ async def _on_cluster(place: ClusterSource, work: Callable[[Kube], Awaitable[_Re
         return await work(kube)
 
 
-def _print(made: _Made, output: str) -> None:
-    if not print_document(made, output):
-        wide_console(output=output).print(trimmed(*parts(made.asked, made.proposal)))
+def _print(outcome: _Outcome, output: str) -> None:
+    if not print_document(outcome, output):
+        wide_console(output=output).print(trimmed(*parts(outcome.asked, outcome.proposal)))
 
 
 # The pods to place
 
 
-def _asked(cluster: Cluster, given: Mapping[str, Any]) -> tuple[Asker, ...]:
+def _asked(cluster: Cluster, given: Mapping[str, Any]) -> tuple[PodToPlace, ...]:
     """Return the pods to make room for, the most urgent first.
 
     Raises:
@@ -177,7 +180,8 @@ def _asked(cluster: Cluster, given: Mapping[str, Any]) -> tuple[Asker, ...]:
     priority = given["priority"]
     ordered = sorted(asking, key=lambda pod: -pod.priority)
     return tuple(
-        Asker(pod=pod.key, need=pod.need, priority=pod.priority if priority is None else priority) for pod in ordered
+        PodToPlace(pod=pod.key, need=pod.need, priority=pod.priority if priority is None else priority)
+        for pod in ordered
     )
 
 
@@ -199,7 +203,13 @@ def _described(cluster: Cluster, given: Mapping[str, Any]) -> tuple[Pod, ...]:
         for number in range(given["count"])
     ]
     documents = [Document(source="--resource", number=1, data=each, first_line=1) for each in objects]
-    return workloads.read(with_pods(documents), share_unit_mib=cluster.share_unit_mib).pods
+    try:
+        return workloads.read(with_pods(documents), share_unit_mib=cluster.share_unit_mib).pods
+    except InvalidInput as error:
+        named = (f"{each}={limits[each]}" for each in limits if error.subject.endswith((f".{each}", f"[{each}]")))
+        raise InvalidInput(
+            " ".join(("--resource", *named)), found=error.found, expected=error.expected, hint=error.hint
+        ) from error
 
 
 def _waiting(cluster: Cluster, names: Sequence[str]) -> tuple[Pod, ...]:
@@ -230,14 +240,14 @@ async def execute(kube: Kube, given: Mapping[str, Any]) -> None:
     asked = _asked(cluster, given)
     proposal = propose(cluster, asked, evictable, most=given["max_moves"])
     if given["output"] not in {"json", "yaml"}:
-        _print(_Made(asked, proposal, executed=True), given["output"])
+        _print(_Outcome(asked, proposal, executed=True), given["output"])
     placed = {each.pod for each in proposal.placed}
     mover = MoveRunner(kube, [each for each in asked if each.pod in placed], given["deadline_s"])
     try:
         with _progress(len(proposal.moves)) as report:
             await mover.make(len(proposal.moves), report)
     finally:
-        print_document(_Made(asked, proposal, executed=True, evicted=tuple(mover.evicted)), given["output"])
+        print_document(_Outcome(asked, proposal, executed=True, evicted=tuple(mover.evicted)), given["output"])
         click.echo(f"{len(mover.evicted)} of {len(proposal.moves)} moves made", err=True)
     if proposal.stuck:
         names = ", ".join(each.pod for each in proposal.stuck[:_MOST_NAMED])

@@ -23,7 +23,7 @@ from tessera.clients.kube import (
     version_of,
 )
 from tessera.core.cluster.cluster import Cluster
-from tessera.core.packing.defrag import Asker, DefragProposal, Evictable, Move, propose
+from tessera.core.packing.defrag import DefragProposal, Evictable, Move, PodToPlace, propose
 from tessera.core.workload.need import PodKey
 from tessera.errors import Conflict, Unavailable, Unsupported
 
@@ -63,25 +63,25 @@ async def _list(kube: Kube, kind: Kind) -> tuple[Object, ...]:
 
 
 class MoveRunner:
-    """Makes moves until the askers fit, at most as many as were proposed.
+    """Makes moves until the pods to place fit, at most as many as were proposed.
 
     Args:
         kube: the cluster.
-        askers: the pods to make room for.
+        pods to place: the pods to make room for.
         deadline_s: longest wait for each step.
 
     """
 
-    def __init__(self, kube: Kube, askers: Sequence[Asker], deadline_s: float) -> None:
+    def __init__(self, kube: Kube, targets: Sequence[PodToPlace], deadline_s: float) -> None:
         self._kube = kube
-        self._askers = tuple(askers)
+        self._targets = tuple(targets)
         self._deadline_s = deadline_s
         self._waiting: frozenset[PodKey] = frozenset()
         self.evicted: list[PodKey] = []
         """The evicted pods, in order."""
 
     async def make(self, most: int, report: Report) -> None:
-        """Evict one pod after the other, each by the current cluster, until the askers fit; then wait for them.
+        """Evict one pod after the other, each by the current cluster, until the pods to place fit; then wait for them.
 
         Raises:
             Conflict: more than `most` moves would be needed, because the cluster changed.
@@ -92,14 +92,14 @@ class MoveRunner:
         self._waiting = frozenset(each.key for each in cluster.snapshot.pending)
         while (proposal := await self._proposal(most - len(self.evicted))).moves:
             await self._move(proposal.moves[0], report)
-        if self._askers:
+        if self._targets:
             report(len(self.evicted), "waiting until the pods are bound")
             await self._bound()
 
     async def _proposal(self, most: int) -> DefragProposal:
         """Return the remaining moves, for the current cluster."""
         cluster, evictable = await observe(self._kube)
-        left = [each for each in self._askers if not _is_bound(cluster, each.pod)]
+        left = [each for each in self._targets if not _is_bound(cluster, each.pod)]
         found = propose(cluster, left, evictable, most=most)
         if found.stuck:
             raise Conflict(
@@ -134,14 +134,14 @@ class MoveRunner:
         finally:
             await self._taint(node, [])
 
-    async def _taint(self, node: str, own: list[Object]) -> None:
+    async def _taint(self, node: str, ours: list[Object]) -> None:
         """Add our taint to a node, or remove it."""
         for _ in range(_TRIES):
             found = await self._kube.get(NODES, node)
             if found is None:
                 return
             taints = (found.get("spec") or {}).get("taints") or []
-            desired = [*(each for each in taints if each.get("key") != TAINT["key"]), *own]
+            desired = [*(each for each in taints if each.get("key") != TAINT["key"]), *ours]
             body = {"metadata": {"resourceVersion": version_of(found)}, "spec": {"taints": desired or None}}
             try:
                 await self._kube.patch(NODES, node, body)
@@ -202,8 +202,8 @@ class MoveRunner:
                 )
 
     async def _bound(self) -> None:
-        """Wait until the askers that are pods of the cluster are bound."""
-        mine = [each.pod for each in self._askers if each.pod in self._waiting]
+        """Wait until the pods to place that are pods of the cluster are bound."""
+        mine = [each.pod for each in self._targets if each.pod in self._waiting]
         async for last in self._times(_PAUSE_S):
             cluster, _ = await observe(self._kube)
             left = [pod for pod in mine if not _is_bound(cluster, pod)]

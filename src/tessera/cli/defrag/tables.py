@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import RenderableType
-from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from tessera.cli.drawing.lettering import clean, counted
 from tessera.cli.printing import headed_table, titled
 from tessera.core.explain.podexplanation import share_words
-from tessera.core.packing.defrag import Asker, DefragProposal, PodPlace
+from tessera.core.packing.defrag import DefragProposal, PodPlace, PodToPlace
 from tessera.core.packing.reasons import describe_need
 
 __all__ = ["parts"]
@@ -17,7 +17,7 @@ __all__ = ["parts"]
 _MOST_STUCK = 20
 
 
-def parts(asked: Sequence[Asker], proposal: DefragProposal) -> Iterator[RenderableType]:
+def parts(asked: Sequence[PodToPlace], proposal: DefragProposal) -> Iterator[RenderableType]:
     """Yield the moves, the pods that fit then, the others and why, and whether fewer moves could be enough."""
     needs = {each.pod: describe_need(each.need) for each in asked}
     if proposal.moves:
@@ -40,8 +40,11 @@ def parts(asked: Sequence[Asker], proposal: DefragProposal) -> Iterator[Renderab
         yield _table(title, ("pod", "needs", "node", "gets"), placed)
         yield ""
     for stuck in proposal.stuck[:_MOST_STUCK]:
-        yield Text.assemble((clean(stuck.pod), "bold yellow"), f" needs {clean(needs[stuck.pod])}; no moves make room:")
-        yield from (Padding(Text(f"- {clean(reason)}"), (0, 0, 0, 2)) for reason in stuck.reasons)
+        yield Text.assemble((clean(stuck.pod), "bold yellow"), f" needs {clean(needs[stuck.pod])}; no moves help:")
+        reasons = Table.grid(padding=(0, 1, 0, 0))
+        for reason in stuck.reasons:
+            reasons.add_row(" -", Text(clean(reason)))
+        yield reasons
     if len(proposal.stuck) > _MOST_STUCK:
         yield f"and {counted(len(proposal.stuck) - _MOST_STUCK, 'more pod')}; -o json has all"
     yield _verdict(proposal)

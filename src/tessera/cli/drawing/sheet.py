@@ -39,7 +39,7 @@ def svg(plan: Plan, snapshot: Snapshot, *, title: str) -> str:
     if small:
         blocks.append(compact(groups))
     else:
-        blocks += [_card(drawn, kind) for kind in groups]
+        blocks += [_node_box(drawn, kind) for kind in groups]
     if drawn.pending:
         blocks.append(_pending(drawn))
     if drawn.warnings:
@@ -87,7 +87,7 @@ def _document(sheet: Block, heading: str, summary: str) -> str:
     )
 
 
-def _card(drawn: DrawnFleet, kind: DrawnKind) -> Block:
+def _node_box(drawn: DrawnFleet, kind: DrawnKind) -> Block:
     node = kind.nodes[0]
     strips = [strip(drawn, run.gpus, node=node.name) for run in kind.runs]
     blocks = [_node_head(node), *strips]
@@ -95,10 +95,10 @@ def _card(drawn: DrawnFleet, kind: DrawnKind) -> Block:
         blocks.append(_others(node))
     if len(kind.nodes) > 1:
         blocks.append(_more(kind))
-    return _on_card(stack(blocks, 6))
+    return _boxed(stack(blocks, 6))
 
 
-def _on_card(inner: Block, class_: str = "card") -> Block:
+def _boxed(inner: Block, class_: str = "card") -> Block:
     height = inner.height + 2 * _PAD - 4
     return Block(rect((0, 0, INNER, height), rx=10, class_=class_) + group(inner.body, _PAD, _PAD - 2), height)
 
@@ -163,7 +163,7 @@ def _pending(drawn: DrawnFleet) -> Block:
     if rest:
         words = text(f"and {counted(len(rest), 'pod')} with other reasons", 20, 11, 12, class_="b")
         blocks.append(Block(group(hover("\n".join(rest)) + words, class_="more"), 14))
-    return _on_card(stack(blocks, 10))
+    return _boxed(stack(blocks, 10))
 
 
 def _queue(drawn: DrawnFleet, queue: Queue) -> Block:
@@ -194,4 +194,4 @@ def _warnings(drawn: DrawnFleet) -> Block:
     if rest:
         words = text(f"and {counted(len(rest), 'more warning')}", 20, 11, 12, class_="b")
         blocks.append(Block(group(hover("\n".join(rest)) + words, class_="more"), 14))
-    return _on_card(stack(blocks, 6), "alert")
+    return _boxed(stack(blocks, 6), "alert")

@@ -104,7 +104,7 @@ def _named(snapshot: Snapshot, workload: str) -> tuple[Pod, ...]:
         raise InvalidInput(
             f"workload {workload}",
             found="no pending pod or workload has this name",
-            hint=f"known are {', '.join(known[:_MOST_NODES])}" if known else "give manifests with -f",
+            hint=f"name {', '.join(known[:_MOST_NODES])}" if known else "give manifests with -f",
         )
     return chosen
 
@@ -121,9 +121,9 @@ def _tables(explanation: core.Explanation) -> Iterator[RenderableType]:
     yield from (f"{escape(sentence)}\n" for sentence in explanation.foreign)
     places = f" ({escape(clean(where(explanation.placed, explanation.unrecorded)))})" if explanation.placed else ""
     yield f"{len(explanation.placed)} placed{places}, {len(explanation.pending)} pending; {_room(explanation.room)}\n"
-    verdicts = [
+    results = [
         (each.node, each.obstacle.text if each.obstacle else "has room", each.detail) for each in explanation.nodes
     ]
-    columns = "node verdict detail" if any(detail for *_, detail in verdicts) else "node verdict"
-    answers = ((node, tuple(cells[: columns.count(" ")])) for node, *cells in verdicts)
+    columns = "node result detail" if any(detail for *_, detail in results) else "node result"
+    answers = ((node, tuple(cells[: columns.count(" ")])) for node, *cells in results)
     yield from node_table("Where one more such pod could go after this plan", columns, answers)

@@ -87,7 +87,7 @@ Examples:
 def pod(**given: Unpack[_Given]) -> None:
     """Explain where pod NAME of a live cluster runs and why, why it is pending, or how it ended.
 
-    Prints what it needs, its devices with their other pods and the isolation in force, what each node answers, what
+    Prints what it needs, its devices with their other pods and the isolation in force, whether each node has room, what
     would make it fit, the events of schedulers and kubelets, and which pods slow down its GPUs. Slowdowns are read
     from the node's agent: through the API server if you may get pods/proxy there, else from --agent.
     """
@@ -195,13 +195,13 @@ async def _contention(
 
 
 def _absent(cluster: Cluster, namespace: str, name: str) -> InvalidInput:
-    there = [each.pod.key.partition("/")[2] for each in cluster.pods if each.pod.key.startswith(f"{namespace}/")]
+    here = [each.pod.key.partition("/")[2] for each in cluster.pods if each.pod.key.startswith(f"{namespace}/")]
     elsewhere = [each.pod.key for each in cluster.pods if each.pod.key.endswith(f"/{name}")]
     accepted = (
         f"give -n {elsewhere[0].partition('/')[0]}"
         if elsewhere
-        else f"there are {', '.join(there[:_MOST_NAMED])}"
-        if there
+        else f"name {'one of ' if len(here) > 1 else ''}{', '.join(here[:_MOST_NAMED])}"
+        if here
         else "give another -n"
     )
     return InvalidInput(f"pod {namespace}/{name}", found="the cluster has no such pod", hint=accepted)
@@ -227,7 +227,7 @@ def _parts(answer: _Answer, unknown: str) -> Iterator[RenderableType]:
         return
     title = "Each node" if found.node is None else "Each node, if the pod were scheduled again"
     answers = ((each.node, (each.obstacle.text if each.obstacle else "has room",)) for each in found.nodes)
-    yield from node_table(title, "node answer", answers)
+    yield from node_table(title, "node result", answers)
 
 
 def _list(title: str, sentences: tuple[str, ...]) -> Iterator[RenderableType]:

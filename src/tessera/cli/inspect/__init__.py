@@ -60,7 +60,7 @@ class _Choice(msgspec.Struct, frozen=True):
             raise InvalidInput(
                 f"node {missing[0]}",
                 found="the cluster has no such node",
-                hint=f"nodes are {accepted}" if accepted else "check the name",
+                hint=f"name {accepted}" if accepted else "check the name",
             )
 
     def of(self, cluster: Cluster) -> Inspection:

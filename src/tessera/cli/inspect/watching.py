@@ -53,7 +53,7 @@ class Screen(Generic[Shown]):
         self._frame = self._drawn(content)
         self._draw(self._frame)
 
-    def trouble(self, error: Exception) -> None:
+    def show_error(self, error: Exception) -> None:
         """Show above the last frame why there is no newer one; stderr says it where the output is read by a program."""
         if not self._console.is_terminal:
             click.echo(f"out of date: {error}", err=True)
@@ -76,4 +76,4 @@ async def watch(place: ClusterSource, console: Console, drawn: Drawn) -> None:
     with contextlib.suppress(asyncio.CancelledError):
         async with connected(place) as kube:
             with Screen(console, drawn) as screen:
-                await follow(kube, screen.show, screen.trouble)
+                await follow(kube, screen.show, screen.show_error)

@@ -14,7 +14,15 @@ from tessera.api.nvidia import migparted
 from tessera.cli.completion import complete_configurations
 from tessera.cli.drawing.lettering import counted
 from tessera.cli.mig import node, tables
-from tessera.cli.mig.node import Brought, DesiredLayouts, GpuOutcome, LayoutTargets, Means, NodeCluster, NodeInUse
+from tessera.cli.mig.node import (
+    ChangeOutcome,
+    DesiredLayouts,
+    GpuOutcome,
+    LayoutTargets,
+    NodeClients,
+    NodeCluster,
+    NodeInUse,
+)
 from tessera.cli.options import CommandGroup, Seconds, output_option, with_options
 from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.core.gpu.inventory import Inventory
@@ -127,10 +135,10 @@ def mig() -> None:
 @_cluster_options
 @output_option()
 @click.pass_obj
-def list_(means: Means | None, /, **given: Any) -> None:
+def list_(clients: NodeClients | None, /, **given: Any) -> None:
     """Show GPUs, MIG instances and what uses them. Also lists the configurations that this node supports."""
     configurations = node.configurations_in(given["file"])
-    observed = _run(node.observe, means, given)
+    observed = _run(node.observe, clients, given)
     names = configuration_names(configurations, observed.inventory)
     _print(given["output"], tables.node_table(observed, names), tables.node_json(observed, names))
 
@@ -154,7 +162,7 @@ def list_(means: Means | None, /, **given: Any) -> None:
 @_state_option
 @output_option()
 @click.pass_obj
-def apply(means: Means | None, /, **given: Any) -> None:
+def apply(clients: NodeClients | None, /, **given: Any) -> None:
     """Apply a configuration. Only what differs changes; a GPU whose instances in use would have to go is left alone.
 
     If a step fails, the former layout is restored. Exit code 5: a GPU is in use and was not changed; 4: a step failed,
@@ -162,7 +170,7 @@ def apply(means: Means | None, /, **given: Any) -> None:
     """
     configurations = node.configurations_in(given["file"])
     name = node.configuration_of(given["config"], configurations)
-    _bring(means, lambda inventory: _requested(name, configurations, inventory, mode_only=given["mode_only"]), given)
+    _bring(clients, lambda inventory: _requested(name, configurations, inventory, mode_only=given["mode_only"]), given)
 
 
 @mig.command("assert", epilog="\b\nExample:\n  tessera mig assert -c all-1g.5gb --mode-only\n")
@@ -195,9 +203,9 @@ def assert_(ctx: click.Context, /, **given: Any) -> None:
 @_kubelet_option
 @output_option(formats=("yaml", "json"))
 @click.pass_obj
-def export(means: Means | None, config: str, kubelet_socket: Path, output: str) -> None:
+def export(clients: NodeClients | None, config: str, kubelet_socket: Path, output: str) -> None:
     """Print the layouts as a mig-parted file."""
-    observed, _ = node.run(node.observe, means, kubelet_socket)
+    observed, _ = node.run(node.observe, clients, kubelet_socket)
     text = migparted.write({config: as_groups(observed.inventory)})
     if output == "json":
         text = msgspec.json.format(msgspec.json.encode(documents.read("export", text)[0].data)).decode() + "\n"
@@ -209,9 +217,9 @@ def export(means: Means | None, config: str, kubelet_socket: Path, output: str) 
 @_kubelet_option
 @output_option()
 @click.pass_obj
-def checkpoint(means: Means | None, checkpoint: Path, kubelet_socket: Path, output: str) -> None:
+def checkpoint(clients: NodeClients | None, checkpoint: Path, kubelet_socket: Path, output: str) -> None:
     """Write the layouts to a file. It has the placement of every instance."""
-    observed, _ = node.run(node.observe, means, kubelet_socket)
+    observed, _ = node.run(node.observe, clients, kubelet_socket)
     recorded = record(observed.inventory)
     Checkpoint(checkpoint).replace(recorded)
     instances = sum(len(each.placements) for each in recorded)
@@ -227,7 +235,7 @@ def checkpoint(means: Means | None, checkpoint: Path, kubelet_socket: Path, outp
 @_cluster_options
 @output_option()
 @click.pass_obj
-def restore(means: Means | None, /, **given: Any) -> None:
+def restore(clients: NodeClients | None, /, **given: Any) -> None:
     """Restore the layouts of a checkpoint. Each instance gets its placement, and a new UUID."""
     path: Path = given["checkpoint"]
     if not path.exists():
@@ -235,7 +243,7 @@ def restore(means: Means | None, /, **given: Any) -> None:
             str(path), found="there is no such file", hint="write a checkpoint with `tessera mig checkpoint`"
         )
     recorded = Checkpoint(path).read()
-    _bring(means, lambda inventory: _recorded(recorded, inventory), given | {"checkpoint": None, "evict": False})
+    _bring(clients, lambda inventory: _recorded(recorded, inventory), given | {"checkpoint": None, "evict": False})
 
 
 def _requested(name: str, configurations: Configurations, inventory: Inventory, *, mode_only: bool) -> LayoutTargets:
@@ -250,25 +258,25 @@ def _recorded(recorded: tuple[Recorded, ...], inventory: Inventory) -> LayoutTar
     return LayoutTargets(targets=recorded_targets(recorded, inventory), unseen=inventory.unseen if absent else ())
 
 
-def _bring(means: Means | None, requested_of: Callable[[Inventory], LayoutTargets], given: Any) -> None:
+def _bring(clients: NodeClients | None, requested_of: Callable[[Inventory], LayoutTargets], given: Any) -> None:
     """Plan or make a change, print the outcome for each GPU, and raise if one is not as desired, or cannot be."""
     locks = node.locks_in(given["state_dir"])
 
-    async def work(node_gpus: NodeGpus) -> Brought:
+    async def work(node_gpus: NodeGpus) -> ChangeOutcome:
         observed: NodeInUse = await node.observe(node_gpus)
         requested = requested_of(observed.inventory)
         if not requested.targets and not requested.unseen:
             click.echo("note: the configuration matches no GPU of this node, so nothing changes", err=True)
         if given["dry_run"]:
-            return Brought(outcomes=node.planned(observed, requested, evict=given["evict"]))
+            return ChangeOutcome(outcomes=node.planned(observed, requested, evict=given["evict"]))
         file = given["checkpoint"] and Checkpoint(given["checkpoint"])
         desired = DesiredLayouts(requested=requested, timeout_s=given["timeout"], locks=locks, checkpoint=file)
         if not given["evict"]:
             return await node.bring(node_gpus, desired)
-        async with node.evicting(_cluster(given), means, given["kubelet_socket"]) as evict:
+        async with node.evicting(_cluster(given), clients, given["kubelet_socket"]) as evict:
             return await node.bring(node_gpus, msgspec.structs.replace(desired, evict=evict))
 
-    brought = _run(work, means, given)
+    brought = _run(work, clients, given)
     if locks.problem:
         click.echo(f"note: {locks.problem}", err=True)
     outcomes = brought.outcomes
@@ -280,9 +288,9 @@ def _bring(means: Means | None, requested_of: Callable[[Inventory], LayoutTarget
         raise Unavailable(subject, found=lack.found, expected=lack.expected, hint=lack.hint) from lack
 
 
-def _run(work: Callable[[NodeGpus], Awaitable[_Result]], means: Means | None, given: Any) -> _Result:
+def _run(work: Callable[[NodeGpus], Awaitable[_Result]], clients: NodeClients | None, given: Any) -> _Result:
     """Do something on this node, and print a note if the users of a GPU are uncertain."""
-    result, note = node.run(work, means, given["kubelet_socket"], _cluster(given))
+    result, note = node.run(work, clients, given["kubelet_socket"], _cluster(given))
     if note:
         click.echo(f"note: {note}", err=True)
     return result

@@ -38,11 +38,11 @@ from tessera.core.node.layouts import (
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 
 __all__ = [
-    "Brought",
+    "ChangeOutcome",
     "DesiredLayouts",
     "GpuOutcome",
     "LayoutTargets",
-    "Means",
+    "NodeClients",
     "NodeCluster",
     "NodeInUse",
     "bring",
@@ -59,7 +59,7 @@ _Result = TypeVar("_Result")
 _NO_CLUSTER = NodeCluster(kubeconfig=None, node="")
 
 
-class Means(msgspec.Struct, frozen=True, kw_only=True):
+class NodeClients(msgspec.Struct, frozen=True, kw_only=True):
     """Clients instead of the real ones, for tests; all None on a real node."""
 
     driver: GpuDriver | None = None
@@ -99,7 +99,7 @@ class GpuOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 def run(
     work: Callable[[NodeGpus], Awaitable[_Result]],
-    means: Means | None,
+    clients: NodeClients | None,
     socket: Path,
     cluster: NodeCluster = _NO_CLUSTER,
 ) -> tuple[_Result, str]:
@@ -107,7 +107,7 @@ def run(
 
     Args:
         work: the action.
-        means: instead of NVML, the kubelet and the cluster.
+        clients: instead of NVML, the kubelet and the cluster.
         socket: the kubelet's PodResources; if it does not exist, only processes show what is in use.
         cluster: of this node's pods.
 
@@ -117,7 +117,7 @@ def run(
     """
 
     async def all_of_it() -> tuple[_Result, str]:
-        given = means or Means()
+        given = clients or NodeClients()
         record = given.record or _record(socket)
         note = ""
         if cluster.kubeconfig is not None and given.kube is None:
@@ -145,14 +145,14 @@ def _record(socket: Path) -> Record | None:
 
 
 @contextlib.asynccontextmanager
-async def evicting(cluster: NodeCluster, means: Means | None, socket: Path) -> AsyncIterator[Evict]:
+async def evicting(cluster: NodeCluster, clients: NodeClients | None, socket: Path) -> AsyncIterator[Evict]:
     """Yield the function that evicts pods of this node.
 
     Raises:
         InvalidInput: no node name, no kubelet with a record of pods, or no cluster.
 
     """
-    given = means or Means()
+    given = clients or NodeClients()
     _check(cluster, "" if given.record or _record(socket) else f"no kubelet at {socket}")
     if given.kube is not None:
         yield _on_node(given.kube, cluster.node)
@@ -190,7 +190,7 @@ def _on_node(kube: Kube, node: str) -> Evict:
 
 
 class _NotAdvertised:
-    """What this command advertises to pods: nothing, and somebody else may."""
+    """What this command advertises to pods: nothing, and an agent may."""
 
     async def advertise(self, gpu: str, layout: Layout | None) -> None:
         """Do nothing."""
@@ -300,7 +300,7 @@ class DesiredLayouts(msgspec.Struct, frozen=True, kw_only=True):
     """Evicts pods in the way; None leaves them, and their devices, alone."""
 
 
-class Brought(msgspec.Struct, frozen=True, kw_only=True):
+class ChangeOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a change."""
 
     outcomes: tuple[GpuOutcome, ...]
@@ -308,7 +308,7 @@ class Brought(msgspec.Struct, frozen=True, kw_only=True):
     """Why the checkpoint could not be written."""
 
 
-async def bring(node_gpus: NodeGpus, desired: DesiredLayouts) -> Brought:
+async def bring(node_gpus: NodeGpus, desired: DesiredLayouts) -> ChangeOutcome:
     """Give GPUs their targets, and return the outcome for each; unblocked GPUs come first.
 
     Raises:
@@ -321,7 +321,7 @@ async def bring(node_gpus: NodeGpus, desired: DesiredLayouts) -> Brought:
         return await _bring(node_gpus, desired)
 
 
-async def _bring(node_gpus: NodeGpus, desired: DesiredLayouts) -> Brought:
+async def _bring(node_gpus: NodeGpus, desired: DesiredLayouts) -> ChangeOutcome:
     targets = desired.requested.targets
     before = {
         each.index: each
@@ -343,7 +343,7 @@ async def _bring(node_gpus: NodeGpus, desired: DesiredLayouts) -> Brought:
             unwritten = error
     refusals = evictions.refusals(observed.users)
     outcomes = tuple(_became(before[each.index], each, failures, refusals) for each in after)
-    return Brought(outcomes=outcomes, unwritten=unwritten)
+    return ChangeOutcome(outcomes=outcomes, unwritten=unwritten)
 
 
 async def _make_way(node_gpus: NodeGpus, targets: Sequence[LayoutTarget], evictions: Evictions, by_s: float) -> bool:

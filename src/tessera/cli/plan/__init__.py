@@ -62,7 +62,7 @@ class _Given(TypedDict):
     write: str | None
 
 
-class _Made(msgspec.Struct, frozen=True):
+class _PlanOutcome(msgspec.Struct, frozen=True):
     """A plan, its snapshot, and the further options."""
 
     plan: core.Plan
@@ -137,24 +137,26 @@ def plan(context: click.Context, /, **given: Unpack[_Given]) -> None:
         models = {gpu.model.name for node in snapshot.nodes for gpu in node.gpus}
         for name in (each for each in prices if each not in models):
             click.echo(f"note: --price {name}: no node has this GPU", err=True)
-        made = _fitted(snapshot, given, prices, report) if given["fit"] else _planned(snapshot, given, prices, report)
+        outcome = (
+            _fitted(snapshot, given, prices, report) if given["fit"] else _planned(snapshot, given, prices, report)
+        )
     if given["draw"] is not None:
-        write_output(given["draw"], svg(made.plan, made.snapshot, title="Tessera plan"))
+        write_output(given["draw"], svg(outcome.plan, outcome.snapshot, title="Tessera plan"))
     if given["write"] is not None:
-        write_outputs(given["write"], adminfiles.render(made.plan, made.snapshot))
-    if not print_document(plans.document(made.plan, prices, made.fit), given["output"]):
+        write_outputs(given["write"], adminfiles.render(outcome.plan, outcome.snapshot))
+    if not print_document(plans.document(outcome.plan, prices, outcome.fit), given["output"]):
         console = wide_console(output="wide") if given["output"] == "wide" else rich.get_console()
-        console.print(trimmed(plan_tables(made.plan, made.snapshot, made.prices, made.fit)))
-    context.exit(_PENDING if given["fail_pending"] and made.plan.pending else 0)
+        console.print(trimmed(plan_tables(outcome.plan, outcome.snapshot, outcome.prices, outcome.fit)))
+    context.exit(_PENDING if given["fail_pending"] and outcome.plan.pending else 0)
 
 
-def _planned(snapshot: Snapshot, given: _Given, prices: Mapping[str, float], report: Report) -> _Made:
+def _planned(snapshot: Snapshot, given: _Given, prices: Mapping[str, float], report: Report) -> _PlanOutcome:
     budget = TimeBudget(given["limit"])
-    made = core.plan(snapshot, policy=given["policy"], exact=given["exact"], budget=budget, progress=report)
-    return _Made(made, snapshot, prices)
+    outcome = core.plan(snapshot, policy=given["policy"], exact=given["exact"], budget=budget, progress=report)
+    return _PlanOutcome(outcome, snapshot, prices)
 
 
-def _fitted(snapshot: Snapshot, given: _Given, prices: Mapping[str, float], report: Report) -> _Made:
+def _fitted(snapshot: Snapshot, given: _Given, prices: Mapping[str, float], report: Report) -> _PlanOutcome:
     """Return the plan of the smallest fleet of the snapshot's kinds of nodes.
 
     Raises:
@@ -180,8 +182,8 @@ def _fitted(snapshot: Snapshot, given: _Given, prices: Mapping[str, float], repo
         raise InvalidInput("--fit", found="there is no node with GPUs", hint="give node types: --gpus 8xH100-80GB")
     rules = SizingRules(policy=given["policy"], exact=given["exact"], limit_s=given["limit"])
     sized = smallest_fleet(types, snapshot.pending, rules, report)
-    made = msgspec.structs.replace(sized.plan, notes=snapshot.notes, left_out=snapshot.left_out)
-    return _Made(made, sized.snapshot, prices, (types, sized))
+    outcome = msgspec.structs.replace(sized.plan, notes=snapshot.notes, left_out=snapshot.left_out)
+    return _PlanOutcome(outcome, sized.snapshot, prices, (types, sized))
 
 
 def _prices(given: Sequence[str]) -> dict[str, float]:

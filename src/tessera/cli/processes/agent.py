@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from tessera.agent.declarations.configuration import Sources
-from tessera.agent.run import Agent, Beside
+from tessera.agent.run import Agent, ExtraLoop
 from tessera.agent.settings import AgentSettings, Paths
 from tessera.agent.sharing import MpsSettings
 from tessera.agent.storage.images import ImageWarmer
@@ -212,9 +212,11 @@ def _absolute(option: str, paths: tuple[Path, ...]) -> tuple[Path, ...]:
     return paths
 
 
-def storage_loops(node: str, kube: Kube, runtime: Runtime, models: Places, peers: PeerService | None) -> list[Beside]:
+def storage_loops(
+    node: str, kube: Kube, runtime: Runtime, models: Places, peers: PeerService | None
+) -> list[ExtraLoop]:
     """Return the loops for models, images and peers, which the agent starts once it has the node's lock."""
-    loops: list[Beside] = [
+    loops: list[ExtraLoop] = [
         ModelKeeper(node, kube, models).run,
         lambda _, measures: ImageWarmer(node, kube, runtime).run(measures),
     ]

@@ -107,9 +107,9 @@ async def _run(
         lock = LeaseLock(lease=settings.lease, namespace=settings.namespace)
         measures = Measures()
         answered = partial(measures.turned, "lease")
-        election = Election(kube, lock, settings.identity, on_trouble=not_elected, on_answer=answered)
+        election = Election(kube, lock, settings.identity, on_error=not_elected, on_answer=answered)
         with contextlib.suppress(asyncio.CancelledError):
-            async with serving_probes(ports[0], lambda: election.trouble), serving_metrics(ports[1], measures.render):
+            async with serving_probes(ports[0], lambda: election.problem), serving_metrics(ports[1], measures.render):
                 await election.run(lambda: lead(kube, measures))
 
 

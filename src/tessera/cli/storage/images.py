@@ -91,9 +91,7 @@ def analyze_images(*, names: tuple[str, ...], cluster: str | None, platform: str
     if not names and not given["filename"]:
         listed = images_of(saved)
     if not names and not listed:
-        raise InvalidInput(
-            "images", found="none is named", hint="give IMAGE, -f or --cluster: tessera images analyze -h"
-        )
+        raise InvalidInput("images", found="none is named", hint="give IMAGE, -f or --cluster")
     for name in names:
         read_reference(name)
     desired = read_platform(platform)

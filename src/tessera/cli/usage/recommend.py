@@ -69,7 +69,7 @@ def recommend(output: str, **given: Unpack[_Given]) -> None:
     else:
         refuse_without_prometheus()
     rows = asyncio.run(_rows(given))
-    shown = [each for each in rows if given["all"] or not each.verdict.settled]
+    shown = [each for each in rows if given["all"] or not each.verdict.needs_no_change]
     if print_document([_Document(**msgspec.structs.asdict(each)) for each in shown], output):
         return
     table = headed_table(

@@ -120,7 +120,7 @@ async def _live(usages: AbstractAsyncContextManager[NodeUsages], shown: _Shown) 
                             note_silent(found.silent)
                             noted = now
                     except TesseraError as error:
-                        screen.trouble(error)
+                        screen.show_error(error)
                     await asyncio.sleep(shown["interval_s"])
 
 

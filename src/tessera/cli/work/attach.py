@@ -38,7 +38,7 @@ def attach(name: str, namespace: str, port: int | None, kubeconfig: Path | None,
                 return await follow_notebook(kube, (where, name), await token_of(kube, state), port)
             return await follow_job(kube, name, where)
 
-    async def left() -> int:
+    async def on_interrupt() -> int:
         return INTERRUPTED
 
-    return ended_or_interrupted(work(), left)
+    return ended_or_interrupted(work(), on_interrupt)

@@ -208,7 +208,7 @@ class _PodOutput:
 
     async def _log(self, kube: Kube, state: JobState) -> None:
         """Print the log to its end: a stream that began after the end of the command has all that was missing."""
-        log, was_whole, troubles = JobLog(kube, state), False, set[str]()
+        log, was_whole, reported = JobLog(kube, state), False, set[str]()
         while True:
             over = self._over.is_set()
             try:
@@ -220,8 +220,8 @@ class _PodOutput:
                 if over and was_whole:  # nothing was missing, and the pod is gone
                     return
                 was_whole = False
-                if over or str(error) not in troubles:
-                    troubles.add(str(error))
+                if over or str(error) not in reported:
+                    reported.add(str(error))
                     print_status(f"the log broke off ({error}); {self._again if over else 'it is read on'}")
             self._heard_s = asyncio.get_running_loop().time()
             if over:
@@ -235,11 +235,11 @@ class _JobWatch:
 
     def __init__(self, kube: Kube, name: str, namespace: str) -> None:
         self._kube, self._name, self._namespace = kube, name, namespace
-        self.changed, self._troubles = WakeUp(), set[str]()
+        self.changed, self._reported = WakeUp(), set[str]()
         only = Selection(namespace=namespace, fields=(("metadata.name", name),))
         own = Selection(namespace=namespace, labels=job_selection(name))
-        self._jobs = Store(kube, JOBS, only, wake=self.changed.set, on_trouble=self._trouble)
-        self._pods = Store(kube, PODS, own, wake=self.changed.set, on_trouble=self._trouble)
+        self._jobs = Store(kube, JOBS, only, wake=self.changed.set, on_error=self._report_error)
+        self._pods = Store(kube, PODS, own, wake=self.changed.set, on_error=self._report_error)
         # Events are optional: the user may not be allowed to read them.
         self._events = Store(kube, EVENTS, _about(namespace, name), wake=self.changed.set)
         self._workloads: Store | None = None
@@ -265,21 +265,21 @@ class _JobWatch:
         if state.stage is JobStage.QUEUED and self._workloads is None:
             own = _queued(self._namespace, uid_of(job))
             self._workloads = Store(
-                self._kube, WORKLOADS, own, wake=self.changed.set, on_trouble=self._trouble_with_queues
+                self._kube, WORKLOADS, own, wake=self.changed.set, on_error=self._report_queue_error
             )
             self.following.append(asyncio.create_task(self._workloads.run()))
         return state
 
-    def _trouble(self, error: Exception) -> None:
-        if str(error) not in self._troubles:
-            self._troubles.add(str(error))
+    def _report_error(self, error: Exception) -> None:
+        if str(error) not in self._reported:
+            self._reported.add(str(error))
             print_status(f"retrying: {error}")
 
-    def _trouble_with_queues(self, error: Exception) -> None:
+    def _report_queue_error(self, error: Exception) -> None:
         if isinstance(error, Unsupported):  # without permission the reason is not shown, and nothing is delayed
             found = f"this cluster does not serve {WORKLOADS.api_version}"
             again = f"tessera stop {self._name} -n {self._namespace} and submit it without --queue"
-            self._trouble(Unsupported("queues", found=found, hint=f"install Kueue 0.15 or newer, or {again}"))
+            self._report_error(Unsupported("queues", found=found, hint=f"install Kueue 0.15 or newer, or {again}"))
 
 
 def _words(state: JobState) -> str:

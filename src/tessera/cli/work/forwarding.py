@@ -80,7 +80,7 @@ async def _answering(kube: Kube, state: JobState, patience_s: float) -> None:
         TesseraError: it never will, as without permission.
 
     """
-    loop, troubles = asyncio.get_running_loop(), set[str]()
+    loop, reported = asyncio.get_running_loop(), set[str]()
     patient_s = loop.time() + patience_s
     while True:
         try:
@@ -91,29 +91,29 @@ async def _answering(kube: Kube, state: JobState, patience_s: float) -> None:
                 await tunnel.send(_QUESTION)
                 if await tunnel.receive():
                     return
-            trouble = "it ends connections"
+            problem = "it ends connections"
         except Forbidden:
             raise
         except (TimeoutError, Unavailable) as error:
-            trouble = str(error) or f"no answer in {_ANSWER_S:g} s"
-        if loop.time() > patient_s and trouble not in troubles:
-            troubles.add(trouble)
-            print_status(f"the notebook does not respond yet: {trouble}")
+            problem = str(error) or f"no answer in {_ANSWER_S:g} s"
+        if loop.time() > patient_s and problem not in reported:
+            reported.add(problem)
+            print_status(f"the notebook does not respond yet: {problem}")
         await asyncio.sleep(_AGAIN_S)
 
 
 @asynccontextmanager
 async def _forwarded(kube: Kube, state: JobState, port: int | None) -> AsyncIterator[int]:
     """Listen on this machine and forward each connection to the notebook; yield the port."""
-    troubles, connections = set[str](), set[asyncio.Task[None]]()
+    reported, connections = set[str](), set[asyncio.Task[None]]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with kube.tunnel(state.pod, state.namespace, port=NOTEBOOK_PORT) as tunnel:
                 await _both_ways(reader, writer, tunnel)
         except TesseraError as error:
-            if str(error) not in troubles:
-                troubles.add(str(error))
+            if str(error) not in reported:
+                reported.add(str(error))
                 print_status(f"a connection broke off: {error}")
         finally:
             writer.close()

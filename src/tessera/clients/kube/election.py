@@ -47,7 +47,7 @@ class Election:
         kube: of the Lease.
         lock: the Lease and its terms.
         name: shown to people as the holder, such as a pod's name; a unique suffix is added.
-        on_trouble: called with each error of an attempt; the next attempt follows.
+        on_error: called with each error of an attempt; the next attempt follows.
         on_answer: called after each attempt that the API server answered.
 
     """
@@ -58,17 +58,17 @@ class Election:
         lock: LeaseLock,
         name: str,
         *,
-        on_trouble: Callable[[Exception], None] = lambda _: None,
+        on_error: Callable[[Exception], None] = lambda _: None,
         on_answer: Callable[[], None] = lambda: None,
     ) -> None:
         self._kube = kube
         self._lock = lock
         self._candidate = Candidate(identity=f"{name}_{uuid.uuid4()}", terms=lock.terms)
-        self._on_trouble = on_trouble
+        self._on_error = on_error
         self._on_answer = on_answer
         self._random = random.SystemRandom()
         self._stamp = dt.datetime.fromtimestamp(0, dt.UTC)
-        self.trouble = "the Lease has not been read yet"
+        self.problem = "the Lease has not been read yet"
         """Why this process can neither lead nor stand by; empty when it can."""
 
     @property
@@ -122,7 +122,7 @@ class Election:
         _, late = await asyncio.wait({working}, timeout=terms.lease_s - terms.renew_s)
         if late:
             subject = f"leadership of {self._lock.lease}"
-            self._on_trouble(
+            self._on_error(
                 Unavailable(
                     subject,
                     found="its work continues after it was canceled",
@@ -156,13 +156,13 @@ class Election:
                 if not self.leading:
                     await self._observe()
                 await self._write()
-            self.trouble = ""
+            self.problem = ""
             self._on_answer()
         except Conflict:
             await self._keep_observing()
         except TimeoutError as error:
             subject = f"Lease {self._lock.namespace}/{self._lock.lease}"
-            self._troubled(
+            self._on_failure(
                 Unavailable(
                     subject,
                     found=str(error) or "no answer",
@@ -170,18 +170,18 @@ class Election:
                 )
             )
         except TesseraError as error:
-            self._troubled(error)
+            self._on_failure(error)
 
-    def _troubled(self, error: TesseraError) -> None:
-        self.trouble = str(error)
-        self._on_trouble(error)
+    def _on_failure(self, error: TesseraError) -> None:
+        self.problem = str(error)
+        self._on_error(error)
 
     async def _keep_observing(self) -> None:
         try:
             async with asyncio.timeout(self._lock.terms.renew_s / _ATTEMPTS):
                 await self._observe()
         except (TesseraError, TimeoutError) as error:
-            self._on_trouble(error)
+            self._on_error(error)
 
     async def _observe(self) -> None:
         found = await self._kube.get(LEASES, self._lock.lease, self._lock.namespace)
@@ -191,12 +191,12 @@ class Election:
         sent_s = _now_s()
         lease = claim(self._candidate, sent_s)
         if lease is not None:
-            stored = await self._store(lease, taken=not leads(self._candidate, sent_s))
+            stored = await self._store(lease, acquired=not leads(self._candidate, sent_s))
             self._candidate = acquired(self._candidate, read_lease(stored), sent_s, _now_s())
 
-    async def _store(self, lease: Lease, *, taken: bool) -> Object:
+    async def _store(self, lease: Lease, *, acquired: bool) -> Object:
         self._stamp = max(dt.datetime.now(dt.UTC), self._stamp + dt.timedelta(microseconds=1))
-        body, where = write_lease(lease, self._stamp, taken=taken), self._lock
+        body, where = write_lease(lease, self._stamp, acquired=acquired), self._lock
         if lease.version:
             return await self._kube.patch(LEASES, where.lease, body, namespace=where.namespace)
         metadata = {"name": where.lease, "namespace": where.namespace}
@@ -209,9 +209,9 @@ class Election:
             return
         try:
             async with asyncio.timeout(_RELEASE_S):
-                await self._store(lease, taken=False)
+                await self._store(lease, acquired=False)
         except (TesseraError, TimeoutError) as error:
-            self._on_trouble(error)
+            self._on_error(error)
 
 
 def _now_s() -> float:

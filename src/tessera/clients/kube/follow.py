@@ -50,7 +50,7 @@ async def follow(
     kind: Kind,
     selection: Selection = EVERYTHING,
     *,
-    on_trouble: Callable[[Exception], None] = lambda _: None,
+    on_error: Callable[[Exception], None] = lambda _: None,
     on_word: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Change]:
     """Yield every object, then every change, without end.
@@ -58,7 +58,7 @@ async def follow(
     A stream that ends or breaks is resumed where it ended, and nothing is skipped. Only if the server no longer
     remembers that version are the objects listed again and the differences yielded: also deleted ones, and as two
     objects a recreated one. After an error there is a pause that grows to 10 s, also while the CRD is missing.
-    `on_trouble` is called with each error that was recovered from; `on_word` for each list and event, including the
+    `on_error` is called with each error that was recovered from; `on_word` for each list and event, including the
     bookmarks by which a server says once a minute that nothing has changed.
     """
     known: dict[tuple[str, str], Object] = {}
@@ -81,10 +81,10 @@ async def follow(
                 if not event.bookmark:
                     yield _take(known, event.object, gone=event.gone)
         except Unavailable as error:
-            on_trouble(error)
+            on_error(error)
         except TesseraError as error:  # an expired version, a missing CRD, a rejection that may be temporary
             since = ""
-            on_trouble(error)
+            on_error(error)
         await asyncio.sleep(pauses.next())
 
 
@@ -145,7 +145,7 @@ class Store:
         wake: called after each change, and when all existing objects have been read.
         on_change: called with each change after the store has taken it, including whether versions may have been
             skipped.
-        on_trouble: called with each error that was recovered from.
+        on_error: called with each error that was recovered from.
 
     """
 
@@ -157,10 +157,10 @@ class Store:
         *,
         wake: Callable[[], None] = lambda: None,
         on_change: Callable[[Change], None] = lambda _: None,
-        on_trouble: Callable[[Exception], None] = lambda _: None,
+        on_error: Callable[[Exception], None] = lambda _: None,
     ) -> None:
         self._kind = kind
-        self._follow = partial(follow, kube, kind, selection, on_trouble=on_trouble)
+        self._follow = partial(follow, kube, kind, selection, on_error=on_error)
         self._wakes = [wake]
         self._on_change = on_change
         self._objects: dict[tuple[str, str], Object] = {}

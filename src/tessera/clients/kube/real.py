@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from tessera.api.fields import misfit
+from tessera.api.fields import error_phrase
 from tessera.api.untyped import as_dict, as_dicts
 from tessera.clients.connections import Broken, Connections, HttpResponse, Unreachable
 from tessera.clients.kube.cluster import ClusterAccess, find_access
@@ -420,7 +420,7 @@ async def _translated(subject: str, deadline_s: float | None) -> AsyncIterator[N
     except Broken as error:
         raise Unanswered(subject, found=shown(error), hint="the write may have happened; try again") from error
     except _JUNK as error:
-        found = f"the answer is no object ({misfit(error, b'')})"
+        found = f"the answer is no object ({error_phrase(error, b'')})"
         raise Unanswered(subject, found=found, hint="the write may have happened; try again") from error
 
 

@@ -73,7 +73,7 @@ class PluginServer:
 
         gRPC removes whatever is at the path then; a socket created there by another process is restored.
         """
-        with sockets.kept(self.socket, foreign=not self.reachable):
+        with sockets.preserved(self.socket, foreign=not self.reachable):
             await self._server.stop(grace_s)
 
 

@@ -11,7 +11,7 @@ import grpc
 
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
 
-__all__ = ["abort", "bind", "channel", "identity", "in_our_terms", "kept", "socket_path"]
+__all__ = ["abort", "bind", "channel", "identity", "in_our_terms", "preserved", "socket_path"]
 
 LONGEST_PATH = 107
 """Bytes of a unix socket's path, without the zero at its end. Source: Linux unix(7), `sun_path`."""
@@ -52,7 +52,7 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 @contextlib.contextmanager
-def kept(path: Path, *, foreign: bool) -> Iterator[None]:
+def preserved(path: Path, *, foreign: bool) -> Iterator[None]:
     """Restore the present file at a path at the end, if it is gone and `foreign`."""
     spare = path.with_name(f".{path.name}.kept")
     if foreign:

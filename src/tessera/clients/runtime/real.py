@@ -93,7 +93,7 @@ class CriRuntime:
         await self._ask(f"{_IMAGES}/PullImage", request, cri.PullImageResponse, deadline_s=_PULL_S)
         if by_digest and reference.tag:
             await self._name(reference, digest)
-            await self._settled(reference, lambda response: response.HasField("image"))
+            await self._wait_until_shown(reference, lambda response: response.HasField("image"))
 
     async def pin(self, reference: Reference) -> None:
         """Pin an image against the kubelet's garbage collection."""
@@ -110,7 +110,7 @@ class CriRuntime:
             found = await self._named(name)
             if found is not None and (_PINNED not in found.labels or _OURS in found.labels):
                 await self._label(found, {_PINNED: "pinned", _OURS: reference.name})
-        await self._settled(reference, lambda response: response.image.pinned)
+        await self._wait_until_shown(reference, lambda response: response.image.pinned)
 
     async def unpin(self, name: str) -> None:
         """Undo `pin` for the image of this name."""
@@ -144,7 +144,7 @@ class CriRuntime:
         request = cri.ImageStatusRequest(image=cri.ImageSpec(image=reference.name))
         return await self._ask(f"{_IMAGES}/ImageStatus", request, cri.ImageStatusResponse)
 
-    async def _settled(self, reference: Reference, shows: Callable[[Any], bool]) -> None:
+    async def _wait_until_shown(self, reference: Reference, shows: Callable[[Any], bool]) -> None:
         """Wait until CRI shows a write to containerd, of which it is notified by an event."""
         for _ in range(_READS):
             if shows(await self._status(reference)):

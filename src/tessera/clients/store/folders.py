@@ -86,7 +86,7 @@ class FolderStore:
                 raise Changed("it was written to while it was read")
 
     def _check(self, number: int) -> None:
-        """Reject a file that was opened elsewhere: links of anybody who may write to the folder can lead anywhere."""
+        """Reject a file that was opened elsewhere: links of its other users can lead anywhere."""
         if self._within is not None and not Path(f"/proc/self/fd/{number}").readlink().is_relative_to(self._within):
             raise Refused(f"it is a link that leads out of {self._within}")
 
@@ -99,12 +99,12 @@ class _Range:
 
     def __init__(self, number: int, start: int, stop: int) -> None:
         self._number = number
-        self._left = stop - start
+        self._remaining = stop - start
 
     def readinto(self, view: memoryview) -> int:
         """Read what fits."""
-        count = os.readv(self._number, [view[: self._left]]) if self._left else 0
-        self._left -= count
+        count = os.readv(self._number, [view[: self._remaining]]) if self._remaining else 0
+        self._remaining -= count
         return count
 
 

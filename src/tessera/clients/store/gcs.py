@@ -17,7 +17,7 @@ import google.auth.transport.requests
 import msgspec
 from google.oauth2 import service_account
 
-from tessera.api.fields import misfit
+from tessera.api.fields import error_phrase
 from tessera.clients.store.bucketnames import no_bucket
 from tessera.clients.store.http1 import Endpoint, Response, request_of
 from tessera.clients.store.pages import all_pages
@@ -206,7 +206,7 @@ def _read_page(content: bytes) -> _Page:
     try:
         return msgspec.json.decode(content, type=_Page)
     except UNDECODABLE as error:
-        raise Temporary(f"an invalid listing: {misfit(error, content)}") from error
+        raise Temporary(f"an invalid listing: {error_phrase(error, content)}") from error
 
 
 def _hex(text: str) -> str:

@@ -104,13 +104,13 @@ class Response:
         self.etag_is_checksum = self.head.etag_is_checksum
         if method == "HEAD" or self.status in _NO_BODY:
             self._chunked, self.length = False, 0
-        self._left = self.length
-        self.kept = stays and (self._chunked or self.length is not None)
+        self._remaining = self.length
+        self.keeps_connection = stays and (self._chunked or self.length is not None)
 
     @property
     def complete(self) -> bool:
         """Whether the body was read to its end, so that the connection can be reused."""
-        return self._left == 0
+        return self._remaining == 0
 
     def _begin_pace(self) -> None:
         """From now on each 64 KiB must come within the connection's timeout: a drip would be waited for without end."""
@@ -151,7 +151,7 @@ class Response:
         """Fill the view's beginning; 0 after the last byte. A body of unknown length ends with the connection."""
         if self._chunked:
             raise Temporary("a range without its length")
-        most = len(view) if self._left is None else min(len(view), self._left)
+        most = len(view) if self._remaining is None else min(len(view), self._remaining)
         if most == 0:
             return 0
         if self._rest:
@@ -161,10 +161,10 @@ class Response:
         else:
             self._check_time()
             count = self._socket.recv_into(view, most)
-            if count == 0 and self._left is not None:
-                raise Temporary(f"the connection ended {self._left} bytes too early")
-        if self._left is not None:
-            self._left -= count
+            if count == 0 and self._remaining is not None:
+                raise Temporary(f"the connection ended {self._remaining} bytes too early")
+        if self._remaining is not None:
+            self._remaining -= count
         self._count(count)
         return count
 
@@ -213,7 +213,7 @@ class Response:
             while len(self._rest) < size + 2:
                 self._rest += self._receive()
             if size == 0:
-                self._left = 0 if self._rest.startswith(b"\r\n") else None
+                self._remaining = 0 if self._rest.startswith(b"\r\n") else None
                 return b"".join(parts)
             parts.append(self._rest[:size])
             self._rest = self._rest[size + 2 :]
@@ -268,7 +268,7 @@ class Endpoint:
             try:
                 yield response
             finally:  # whatever comes of an answer that was read to its end, its connection carries another request
-                if response.kept and response.complete:
+                if response.keeps_connection and response.complete:
                     self._idle.append(connection)
                     connection = None
         except (TimeoutError, ssl.SSLError, ConnectionError, socket.gaierror) as error:
@@ -287,11 +287,11 @@ class Endpoint:
         self.requests += 1
         while self._idle:
             with contextlib.suppress(IndexError):
-                kept = self._idle.pop()
+                keeps_connection = self._idle.pop()
                 try:
-                    return kept, self._send(kept, message, method, until_s)
+                    return keeps_connection, self._send(keeps_connection, message, method, until_s)
                 except (Temporary, OSError) as error:
-                    kept.close()
+                    keeps_connection.close()
                     if isinstance(error, TimeoutError):
                         raise
         connection = self.connect(self.timeout_s)

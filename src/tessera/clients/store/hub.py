@@ -12,7 +12,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 import msgspec
 
-from tessera.api.fields import misfit
+from tessera.api.fields import error_phrase
 from tessera.clients.store.http1 import Endpoint, Response
 from tessera.clients.store.pages import all_pages
 from tessera.clients.store.protocol import Contents, Refused, Temporary
@@ -241,7 +241,7 @@ def _decode(content: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(content, type=kind)
     except UNDECODABLE as error:
-        raise Temporary(f"not an answer of the hub: {misfit(error, content)}") from error
+        raise Temporary(f"not an answer of the hub: {error_phrase(error, content)}") from error
 
 
 def _followed(address: str, link: str) -> str:

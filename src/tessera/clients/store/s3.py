@@ -94,7 +94,7 @@ def sign(settings: S3Settings, now: datetime, target: str, headers: Mapping[str,
     return signed
 
 
-class _Kept(NamedTuple):
+class _SignedHeaders(NamedTuple):
     """What is the same in all requests of a second whose headers have the same names."""
 
     hmac: hmac.HMAC
@@ -121,28 +121,28 @@ class SignedRequests:
         self._settings = settings
         self._host = host
         self._second = self._end = datetime.min.replace(tzinfo=UTC)
-        self._kept: dict[tuple[str, ...], _Kept] = {}
+        self._signed: dict[tuple[str, ...], _SignedHeaders] = {}
 
     def request(self, now: datetime, path: str, headers: dict[str, str]) -> bytes:
         """Return a request; the headers are those besides `Host`, none of them with spaces at its ends."""
         if not self._second <= now < self._end:
-            self._second, self._kept = now.replace(microsecond=0), {}
+            self._second, self._signed = now.replace(microsecond=0), {}
             self._end = self._second + _SECOND
-        if (kept := self._kept.get(names := tuple(headers))) is None:
-            kept = self._kept[names] = self._of_names(names)
-        canonical = f"GET\n{path}\n\n{kept.fields % headers}{kept.signed}"
-        signature = kept.hmac.copy()
-        signature.update(f"{kept.before}{hashlib.sha256(canonical.encode()).hexdigest()}".encode())
-        return f"GET {path} HTTP/1.1\r\n{kept.head % headers}{signature.hexdigest()}\r\n\r\n".encode("latin-1")
+        if (signed := self._signed.get(names := tuple(headers))) is None:
+            signed = self._signed[names] = self._of_names(names)
+        canonical = f"GET\n{path}\n\n{signed.fields % headers}{signed.signed}"
+        signature = signed.hmac.copy()
+        signature.update(f"{signed.before}{hashlib.sha256(canonical.encode()).hexdigest()}".encode())
+        return f"GET {path} HTTP/1.1\r\n{signed.head % headers}{signature.hexdigest()}\r\n\r\n".encode("latin-1")
 
-    def _of_names(self, names: tuple[str, ...]) -> _Kept:
+    def _of_names(self, names: tuple[str, ...]) -> _SignedHeaders:
         time = self._second.strftime("%Y%m%dT%H%M%SZ")
         scope = f"{time[:8]}/{self._settings.region}/s3/aws4_request"
         same = sign(self._settings, self._second, "/", {"Host": self._host, **dict.fromkeys(names, "")})
         authorization = same.pop("Authorization").partition("Signature=")[0]
         same = {name: f"%({name})s" if name in names else value.replace("%", "%%") for name, value in same.items()}
         order, signed_names = _signed_names(tuple(same))
-        return _Kept(
+        return _SignedHeaders(
             hmac=_signer(self._settings.secret_key, scope),
             fields="".join(f"{lower}:{same[name]}\n" for lower, name in order),
             signed=f"\n{signed_names}\n{_EMPTY}",

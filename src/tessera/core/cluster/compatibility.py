@@ -130,14 +130,14 @@ def _alone(gpu_type: GpuType, share: Share) -> _Found | None:
     device = gpu_type.device_of(share)
     if device is not None:
         return next(_beyond(gpu_type, gpu_type.devices[device], (share,)), None)
-    if gpu_type.kept:
+    if gpu_type.fixed:
         return Rule.FIXED, {"share": describe(share)}
     if share.mode is Mode.WHOLE:
         return None if share.profile is None else (Rule.WHOLE, {"share": share.profile})
-    return _made(gpu_type, share)
+    return _creation_fault(gpu_type, share)
 
 
-def _made(gpu_type: GpuType, share: Share) -> _Found | None:
+def _creation_fault(gpu_type: GpuType, share: Share) -> _Found | None:
     """Return why a share that is not an existing device could not be created; None if it could."""
     if share.mode in AMOUNT_MODES and share.profile is None:
         facts: dict[str, object] = {"memory": share.memory_mib, "most": gpu_type.memory_mib}

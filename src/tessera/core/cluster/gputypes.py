@@ -33,7 +33,7 @@ class GpuType(msgspec.Struct, frozen=True, kw_only=True):
     """Existing devices other than an exclusive whole GPU, in order of start."""
     bits: tuple[int, ...] = ()
     """For each device its part of the MIG state; 0 for the whole GPU."""
-    kept: bool = False
+    fixed: bool = False
     """Whether the administrator fixed the devices, so that nothing new is created."""
     healthy: "GpuType | None" = None
     """The type of the GPUs when healthy, where unhealthy parts are closed to new pods."""
@@ -64,16 +64,16 @@ class GpuType(msgspec.Struct, frozen=True, kw_only=True):
         """Return the type of one GPU."""
         sharing = gpu.sharing
         offered = tuple(d for d in devices(gpu.model, gpu.memory_mib, sharing) if d.mode is not Mode.WHOLE)
-        kept = bool(offered) and (sharing.layout is None or not sharing.allow_repartition)
+        fixed = bool(offered) and (sharing.layout is None or not sharing.allow_repartition)
         return cls(
             model=gpu.model,
             memory_mib=gpu.memory_mib,
             sharing=sharing,
             devices=offered,
             bits=tuple(occupied(gpu.model, d.placement) if d.placement else 0 for d in offered),
-            kept=kept,
+            fixed=fixed,
             healthy=None if gpu.healthy is None else cls.of(gpu.healthy),
-            serves=0 if kept else sum(MODE_BIT.get(mode, 0) for mode in sharing.modes),
+            serves=0 if fixed else sum(MODE_BIT.get(mode, 0) for mode in sharing.modes),
         )
 
     def options(self, ask: Ask) -> tuple[Option, ...]:

@@ -50,14 +50,15 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 def explain(snapshot: Snapshot, pods: Sequence[Pod], *, policy: str = "tessera") -> tuple[Explanation, ...]:
     """Return one explanation for each distinct need among `pods`, all pending pods of the snapshot being planned."""
-    made = plan(snapshot, policy=policy)
-    after = applied(snapshot, made)
+    planned = plan(snapshot, policy=policy)
+    after = applied(snapshot, planned)
     reasons = Reasons(after)
     by_need: dict[Need, list[PodKey]] = {}
     for pod in pods:
         by_need.setdefault(pod.need, []).append(pod.key)
     return tuple(
-        _explain(after, made, need, tuple(keys), reasons, _room(after, need, policy)) for need, keys in by_need.items()
+        _explain(after, planned, need, tuple(keys), reasons, _room(after, need, policy))
+        for need, keys in by_need.items()
     )
 
 
@@ -68,9 +69,9 @@ def _room(after: Snapshot, need: Need, policy: str) -> int:
 
 
 def _explain(
-    after: Snapshot, made: Plan, need: Need, pods: tuple[PodKey, ...], reasons: Reasons, room: int
+    after: Snapshot, planned: Plan, need: Need, pods: tuple[PodKey, ...], reasons: Reasons, room: int
 ) -> Explanation:
-    placed = tuple(assignment for assignment in made.assignments if assignment.pod in set(pods))
+    placed = tuple(assignment for assignment in planned.assignments if assignment.pod in set(pods))
     nodes = {assignment.node for assignment in placed}
     going = {assignment.pod for assignment in placed}
     return Explanation(
@@ -78,7 +79,9 @@ def _explain(
         pods=pods,
         ways=ways(after.nodes, need),
         placed=placed,
-        unrecorded=tuple(dict.fromkeys(each.node for each in made.layouts if each.unrecorded and each.node in nodes)),
+        unrecorded=tuple(
+            dict.fromkeys(each.node for each in planned.layouts if each.unrecorded and each.node in nodes)
+        ),
         pending=tuple(pod for pod in pods if pod not in going),
         foreign=foreign_names(need.asks),
         nodes=reasons.verdicts(need),

@@ -391,7 +391,9 @@ def _slices(gpu: Gpu, pods: Sequence[InspectedShare], desired: Layout) -> tuple[
     found += _beside(found, gpu.sharing.layout or (), "unused")
     found += _beside(found, desired, "desired")
     return tuple(
-        sorted((*found, *_free(gpu.model.memory_slices, _taken(found))), key=lambda each: (each.start, each.size))
+        sorted(
+            (*found, *_free(gpu.model.memory_slices, _occupied_slices(found))), key=lambda each: (each.start, each.size)
+        )
     )
 
 
@@ -401,17 +403,17 @@ def _instance(place: Placement, state: State, pods: tuple[PodKey, ...] = ()) -> 
 
 def _beside(taken_by: Sequence[InspectedSlices], places: Layout, state: State) -> list[InspectedSlices]:
     """Return existing instances that conflict with none in use."""
-    taken = _taken(taken_by)
-    return [_instance(place, state) for place in places if not place.mask & taken]
+    occupied = _occupied_slices(taken_by)
+    return [_instance(place, state) for place in places if not place.mask & occupied]
 
 
-def _taken(instances: Iterable[InspectedSlices]) -> int:
+def _occupied_slices(instances: Iterable[InspectedSlices]) -> int:
     return mask(Placement(each.start, each.size, each.profile) for each in instances)
 
 
-def _free(slices: int, taken: int) -> Iterable[InspectedSlices]:
+def _free(slices: int, occupied: int) -> Iterable[InspectedSlices]:
     """Yield the runs of memory slices without an instance."""
-    for free, run in groupby(range(slices), key=lambda each: not taken >> each & 1):
+    for free, run in groupby(range(slices), key=lambda each: not occupied >> each & 1):
         if free:
             members = list(run)
             yield InspectedSlices(start=members[0], size=len(members), state="free")

@@ -115,7 +115,7 @@ def _recommended(observed: PageObservation, pods: _Pods) -> Iterator[WorkloadRec
     """Yield recommendations for existing pods."""
     found = ((PodKey(f"{each.namespace}/{each.pod}"), each) for each in observed.measured.recommendations)
     for key, each in found:
-        if pods.nodes.get(key) == each.node and not each.verdict.settled:
+        if pods.nodes.get(key) == each.node and not each.verdict.needs_no_change:
             yield WorkloadRecommendation(**msgspec.structs.asdict(each), workload=pods.workloads[key])
 
 

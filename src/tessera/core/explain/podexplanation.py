@@ -411,9 +411,9 @@ def _then(rest: _WithoutPod, name: str, gone: Sequence[str]) -> str:
     for uid in gone:
         trial.drop_pod(uid)
     shares = trial.choose(rest.need, name)
-    what = f": {_listed(shares)}" if not isinstance(shares, str) else ""
+    what = f", this pod gets {_listed(shares)}" if not isinstance(shares, str) else ""
     ends = "ends" if len(gone) == 1 else "end"
-    return f"once {first_of([rest.names[uid] for uid in gone])} {ends} on {name}{what}"
+    return f"when {first_of([rest.names[uid] for uid in gone])} on {name} {ends}{what}"
 
 
 def _admitted(rest: _WithoutPod) -> Iterator[str]:

@@ -121,13 +121,13 @@ def why_illegal(model: GpuModel, layout: Layout) -> str | None:
             return (
                 f"{each.profile} takes {profile.size} memory slices at start {starts}, not {each.size} at {each.start}"
             )
-    taken: dict[int, Placement] = {}
+    occupied: dict[int, Placement] = {}
     for each in layout:
         for number in range(each.start, each.start + each.size):
-            if number in taken:
-                first = f"{taken[number].profile} at {taken[number].start}"
+            if number in occupied:
+                first = f"{occupied[number].profile} at {occupied[number].start}"
                 return f"{first} and {each.profile} at {each.start} share memory slice {number}"
-            taken[number] = each
+            occupied[number] = each
     return _media_clash(model, Counter(known[each.profile].media for each in layout))
 
 
@@ -154,12 +154,12 @@ def _barred(model: GpuModel, media: str, present: frozenset[str]) -> bool:
 @cache
 def open_placements(model: GpuModel, layout: Layout) -> Layout:
     """Return the placements that could be added to a legal layout, each alone."""
-    taken, kinds = mask(layout), _kinds(model, layout)
+    occupied, kinds = mask(layout), _kinds(model, layout)
     known = _profiles(model)
     return tuple(
         each
         for each in placements(model)
-        if not each.mask & taken and not _barred(model, known[each.profile].media, kinds)
+        if not each.mask & occupied and not _barred(model, known[each.profile].media, kinds)
     )
 
 
@@ -169,18 +169,18 @@ def remaining(model: GpuModel, layout: Layout) -> Mapping[str, int]:
 
 
 @cache
-def _remaining(model: GpuModel, taken: int, kinds: frozenset[str]) -> Mapping[str, int]:
-    return MappingProxyType({each.name: _more(model, each, taken, kinds) for each in model.profiles})
+def _remaining(model: GpuModel, occupied: int, kinds: frozenset[str]) -> Mapping[str, int]:
+    return MappingProxyType({each.name: _more(model, each, occupied, kinds) for each in model.profiles})
 
 
-def _more(model: GpuModel, profile: Profile, taken: int, kinds: frozenset[str]) -> int:
+def _more(model: GpuModel, profile: Profile, occupied: int, kinds: frozenset[str]) -> int:
     if _barred(model, profile.media, kinds):
         return 0
     count = 0
     # The lowest free start first is optimal, because all instances of a profile are of one size.
     for each in placements_of(model, profile.name):
-        if not each.mask & taken:
-            taken |= each.mask
+        if not each.mask & occupied:
+            occupied |= each.mask
             count += 1
     return min(count, 1) if profile.media in model.at_most_one else count
 
@@ -190,12 +190,12 @@ def all_layouts(model: GpuModel) -> tuple[Layout, ...]:
     """Return every legal layout, the empty one first, each sorted by start; a few thousand on the largest model."""
     found: list[Layout] = []
 
-    def extend(layout: Layout, taken: int, kinds: frozenset[str], after: int) -> None:
+    def extend(layout: Layout, occupied: int, kinds: frozenset[str], after: int) -> None:
         found.append(layout)
         for number, each in enumerate(options[after:], after):
             media = known[each.profile].media
-            if not each.mask & taken and not _barred(model, media, kinds):
-                extend((*layout, each), taken | each.mask, kinds | {media}, number + 1)
+            if not each.mask & occupied and not _barred(model, media, kinds):
+                extend((*layout, each), occupied | each.mask, kinds | {media}, number + 1)
 
     options, known = placements(model), _profiles(model)
     extend((), 0, frozenset(), 0)

@@ -169,24 +169,24 @@ def _fixes_layout(sharing: Sharing) -> bool:
     return not sharing.allow_repartition if sharing.layout is not None else Mode.MIG not in sharing.modes
 
 
-def withheld(gpus: Iterable[Gpu], kept: Mapping[str, Layout]) -> tuple[Gpu, ...]:
-    """Return the GPUs, of which those in `kept` offer only these instances, and never the whole GPU.
+def withheld(gpus: Iterable[Gpu], retained: Mapping[str, Layout]) -> tuple[Gpu, ...]:
+    """Return the GPUs, of which those in `retained` offer only these instances, and never the whole GPU.
 
     Units of memory of managed GPUs stay: they do not name their GPU, and with fewer of them the kubelet
     would reject pods assigned to other GPUs for good.
     """
     return tuple(
-        msgspec.structs.replace(gpu, sharing=_only(gpu.sharing, kept[gpu.uuid])) if gpu.uuid in kept else gpu
+        msgspec.structs.replace(gpu, sharing=_only(gpu.sharing, retained[gpu.uuid])) if gpu.uuid in retained else gpu
         for gpu in gpus
     )
 
 
-def _only(sharing: Sharing, kept: Layout) -> Sharing:
+def _only(sharing: Sharing, retained: Layout) -> Sharing:
     if sharing.layout is None and sharing.managed:
         return msgspec.structs.replace(sharing, modes=tuple(mode for mode in sharing.modes if mode is not Mode.WHOLE))
     if sharing.layout is None:
         return _nothing(None)
-    return _without(sharing, (each for each in sharing.layout if each not in kept))
+    return _without(sharing, (each for each in sharing.layout if each not in retained))
 
 
 def mps_client_limit(facts: GpuFacts, cuda: tuple[int, int]) -> int:
@@ -396,14 +396,14 @@ class _Resolution:
             numbers.update(kind or ())
         if len(numbers) <= 1:
             return sharings
-        (kept, _), *_ = numbers.most_common(1)
+        (profile, _), *_ = numbers.most_common(1)
         alike = []
         for facts, sharing, kind in zip(self._inventory.gpus, sharings, kinds, strict=True):
-            strange = kind is not None and set(kind) - {kept}
+            strange = kind is not None and set(kind) - {profile}
             if strange:
                 found = ", ".join(sorted(strange))
                 self.notes.append(
-                    f"{_named(facts)} offers nothing: strategy single requires {kept} only, and the node has {found}"
+                    f"{_named(facts)} offers nothing: strategy single requires {profile} only, and the node has {found}"
                 )
             alike.append(_amounts(sharing) if strange else sharing)
         return alike
@@ -441,8 +441,8 @@ def _offer(placement: Placement | None, mode: Mode, entry: SharingEntry) -> Offe
 def _without(sharing: Sharing, placements: Iterable[Placement]) -> Sharing:
     """Return the sharing with these instances withheld."""
     withheld = {each: Offer(placement=each, mode=Mode.MIG, clients=0) for each in placements}
-    kept = (each for each in sharing.offers if each.placement not in withheld)
-    return msgspec.structs.replace(sharing, offers=(*kept, *withheld.values()))
+    retained = (each for each in sharing.offers if each.placement not in withheld)
+    return msgspec.structs.replace(sharing, offers=(*retained, *withheld.values()))
 
 
 def _single_kinds(sharing: Sharing) -> Counter[str]:

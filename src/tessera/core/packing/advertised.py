@@ -35,22 +35,22 @@ class AdvertisedDevices:
 
     def __init__(self, nodes: Iterable[ObservedNode], pods: Iterable[ObservedPod] = ()) -> None:
         self._nodes = {str(each.node.name): each for each in nodes}
-        self._left = {name: Counter(dict(each.advertised)) for name, each in self._nodes.items()}
+        self._unclaimed = {name: Counter(dict(each.advertised)) for name, each in self._nodes.items()}
         for pod in pods:
             if pod.node is not None:
                 self.take(pod, pod.node)
 
     def take(self, pod: ObservedPod | Need, node: str) -> None:
         """Count a pod on a node; nothing where the node is unknown."""
-        self._left.get(node, Counter()).subtract(_requested(pod))
+        self._unclaimed.get(node, Counter()).subtract(_requested(pod))
 
     def give(self, pod: ObservedPod | Need, node: str) -> None:
         """Undo `take`."""
-        self._left.get(node, Counter()).update(_requested(pod))
+        self._unclaimed.get(node, Counter()).update(_requested(pod))
 
     def suffice(self, need: Need, node: str) -> bool:
         """Return whether a node has as many left of each name as a pod requests, and any of each amount."""
-        left, requested = self._left[node], _requested(need)
+        left, requested = self._unclaimed[node], _requested(need)
         advertised = {name for name, _ in self._nodes[node].advertised}
         return all(left[name] >= count for name, count in requested.items()) and all(
             ask.resource in advertised for ask in need.asks
@@ -63,7 +63,7 @@ class AdvertisedDevices:
             return None
         advertised = dict(observed.advertised)
         for name, count in _requested(need).items():
-            left, total = max(self._left[node][name], 0), advertised.get(name, 0)
+            left, total = max(self._unclaimed[node][name], 0), advertised.get(name, 0)
             if left >= count or any(self._creates(node, ask) for ask in need.asks if ask.resource == name):
                 continue
             if not total:

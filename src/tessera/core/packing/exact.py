@@ -198,26 +198,26 @@ class _Model:
         if not shares:
             self.opened += modes.values()
         for mode, used in modes.items():
-            made = [(key, v) for option, key, v in here if option.mode is mode and not option.exists]
+            created = [(key, v) for option, key, v in here if option.mode is mode and not option.exists]
             mine = [share for share in shares if share.mode is mode]
             if mode is Mode.MIG:
-                self._instances(n, gpu, used, made)
+                self._instances(n, gpu, used, created)
             elif mode is Mode.WHOLE:
-                self.program.row({v: 1.0 for _, v in made} | {used: -1.0}, high=-len(mine))
+                self.program.row({v: 1.0 for _, v in created} | {used: -1.0}, high=-len(mine))
             else:
-                self._amounts(gpu, used, made, mine)
+                self._amounts(gpu, used, created, mine)
 
-    def _amounts(self, gpu: Gpu, used: int, made: list[tuple[_Key, int]], in_use: list[Share]) -> None:
-        memory = {v: float(key.option.memory_mib) for key, v in made}
-        compute = {v: float(key.option.compute_percent) for key, v in made}
+    def _amounts(self, gpu: Gpu, used: int, created: list[tuple[_Key, int]], in_use: list[Share]) -> None:
+        memory = {v: float(key.option.memory_mib) for key, v in created}
+        compute = {v: float(key.option.compute_percent) for key, v in created}
         self.program.row(memory | {used: -float(gpu.memory_mib)}, high=-sum(s.memory_mib for s in in_use))
         self.program.row(compute | {used: -100.0}, high=-sum(s.compute_percent for s in in_use))
 
-    def _instances(self, n: int, gpu: Gpu, used: int, made: list[tuple[_Key, int]]) -> None:
+    def _instances(self, n: int, gpu: Gpu, used: int, created: list[tuple[_Key, int]]) -> None:
         """Create instances: memory slices and media engines at most once, used ones kept, devices on new ones."""
         shares = self.shares[n, gpu.index]
         kept = {(s.profile, s.start) for s in shares}
-        requested = {key.option.profile for key, _ in made} | {s.profile for s in shares}
+        requested = {key.option.profile for key, _ in created} | {s.profile for s in shares}
         instances = {
             place: self.program.variable((place.profile, place.start) in kept, 1, integer=True)
             for place in placements(gpu.model)
@@ -234,9 +234,9 @@ class _Model:
             weights = {"none": 0.0, ALL_MEDIA: most}
             self.program.row({v: weights.get(media[p.profile], 1.0) for p, v in instances.items()}, high=most)
         for profile in requested:
-            served = {v: 1.0 for key, v in made if key.option.profile == profile}
-            created = {v: -1.0 for place, v in instances.items() if place.profile == profile}
-            self.program.row(served | created, high=-sum(s.profile == profile for s in shares))
+            served = {v: 1.0 for key, v in created if key.option.profile == profile}
+            instances_of = {v: -1.0 for place, v in instances.items() if place.profile == profile}
+            self.program.row(served | instances_of, high=-sum(s.profile == profile for s in shares))
 
 
 def free_devices(gpu: Gpu, shares: Iterable[Share]) -> dict[Option, int]:
@@ -271,9 +271,9 @@ def ways(need: Need, ask: Ask, gpu: Gpu) -> tuple[Option, ...]:
     options = gpu.options(ask)
     if not gpu.sharing.can_repartition:
         return options
-    made = [way for way in options if not way.exists]
+    created = [way for way in options if not way.exists]
     kept = [msgspec.structs.replace(way, exists=False, resource="") for way in options if way.exists]
-    return tuple({(way.mode, way.profile): way for way in (*kept, *made)}.values())
+    return tuple({(way.mode, way.profile): way for way in (*kept, *created)}.values())
 
 
 def made_modes(gpu: Gpu) -> tuple[Mode, ...]:
@@ -281,8 +281,8 @@ def made_modes(gpu: Gpu) -> tuple[Mode, ...]:
     sharing = gpu.sharing
     if not sharing.creates_devices or sharing.modes == (Mode.WHOLE,):
         return ()
-    made = {Mode.WHOLE, *AMOUNT_MODES} | ({Mode.MIG} if sharing.can_repartition else set())
-    return tuple(mode for mode in sharing.modes if mode in made)
+    created = {Mode.WHOLE, *AMOUNT_MODES} | ({Mode.MIG} if sharing.can_repartition else set())
+    return tuple(mode for mode in sharing.modes if mode in created)
 
 
 class _Search:
@@ -327,9 +327,9 @@ class _Supply:
 
     def __init__(self, model: _Model, values: Sequence[float]) -> None:
         self.snapshot = model.snapshot
-        self.left = defaultdict[tuple[int, int, int], Counter[_Key]](Counter)
+        self.remaining = defaultdict[tuple[int, int, int], Counter[_Key]](Counter)
         for key, v in model.serves.items():
-            self.left[key.kind, key.ask, key.node][key] += round(values[v])
+            self.remaining[key.kind, key.ask, key.node][key] += round(values[v])
         self.starts = defaultdict[tuple[int, int, str | None, bool], list[int]](list)
         for n, node in enumerate(model.snapshot.nodes):
             for gpu in node.gpus:
@@ -349,15 +349,15 @@ class _Supply:
 
     def take(self, k: int, a: int, n: int, ask: Ask) -> Iterator[Share]:
         """Yield the shares of one pod's ask, from the GPUs with most left for it; shares and needs on distinct GPUs."""
-        left = self.left[k, a, n]
+        remaining = self.remaining[k, a, n]
         taken = set[int]()
         for _ in range(ask.count):
-            open_keys = (key for key, count in left.items() if count > 0 and key.gpu not in taken)
+            open_keys = (key for key, count in remaining.items() if count > 0 and key.gpu not in taken)
             on_gpu = Counter[int]()
-            for key, count in left.items():
+            for key, count in remaining.items():
                 on_gpu[key.gpu] += count
             key = max(open_keys, key=lambda key: (on_gpu[key.gpu], -key.gpu))
-            left[key] -= 1
+            remaining[key] -= 1
             taken |= {key.gpu} if ask.form is not Form.EXACT else set()
             starts = self.starts[n, key.gpu, key.option.profile, key.option.exists]
             yield Share.of(key.gpu, ask, key.option, starts.pop() if key.option.profile else None)

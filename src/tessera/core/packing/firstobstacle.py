@@ -33,11 +33,11 @@ def refused(rule: Refusal, culprit: str) -> Obstacle:
 def _node_obstacle(need: Need, cpu_milli: int, memory_mib: int, pods: int) -> Obstacle | None:
     """Return what a node with this much left lacks besides devices; None where it has enough."""
     if need.cpu_milli > cpu_milli:
-        left = max(cpu_milli, 0)
-        return Obstacle(Cause.CPU, f"too little CPU: {cores(need.cpu_milli)} requested, {cores(left)} free", left)
+        free = max(cpu_milli, 0)
+        return Obstacle(Cause.CPU, f"too little CPU: {cores(need.cpu_milli)} requested, {cores(free)} free", free)
     if need.memory_mib > memory_mib:
-        left = max(memory_mib, 0)
-        return Obstacle(Cause.MEMORY, f"too little memory: {need.memory_mib} MiB requested, {left} MiB free", left)
+        free = max(memory_mib, 0)
+        return Obstacle(Cause.MEMORY, f"too little memory: {need.memory_mib} MiB requested, {free} MiB free", free)
     return None if pods > 0 else Obstacle(Cause.PODS, "the node has its maximum number of pods")
 
 
@@ -57,7 +57,7 @@ def first_obstacle(
     node: Node,
     *,
     devices: Obstacle | None,
-    left: tuple[int, int, int],
+    free: tuple[int, int, int],
 ) -> Obstacle | None:
     """Return the first obstacle of a node, in the order of kube-scheduler and the extender; None if the pod fits.
 
@@ -65,14 +65,14 @@ def first_obstacle(
         need: of the pod.
         node: as in the snapshot.
         devices: the obstacle that `Obstacles` found, or that its devices are `mixed`.
-        left: milli cpu, MiB of memory and pods.
+        free: milli cpu, MiB of memory and pods.
 
     """
     rule = refusal(need, node)
     if rule is not None:
         return refused(*rule)
     lasting_one = devices if devices is not None and devices.cause.lasting else None
-    return _unknown(need, node) or lasting_one or _unadvertised(need, node) or _node_obstacle(need, *left) or devices
+    return _unknown(need, node) or lasting_one or _unadvertised(need, node) or _node_obstacle(need, *free) or devices
 
 
 def _unknown(need: Need, node: Node) -> Obstacle | None:

@@ -165,9 +165,9 @@ def plan(
     )
 
 
-def applied(snapshot: Snapshot, made: Plan) -> Snapshot:
+def applied(snapshot: Snapshot, planned: Plan) -> Snapshot:
     """Return the snapshot after the plan is executed: placed pods run, the others are still pending."""
-    placed = {assignment.pod: assignment for assignment in made.assignments}
+    placed = {assignment.pod: assignment for assignment in planned.assignments}
     ran = (Running(pod=pod, assignment=placed[pod.key]) for pod in snapshot.pending if pod.key in placed)
     pending = tuple(pod for pod in snapshot.pending if pod.key not in placed)
     return Snapshot(nodes=snapshot.nodes, running=(*snapshot.running, *ran), pending=pending)
@@ -183,8 +183,8 @@ def _improved(
     placed = {each.pod for each in found}
     rest = tuple(pod for pod in snapshot.pending if pod.key not in placed)
     around = Snapshot(nodes=snapshot.nodes, running=_all_running(snapshot, found), pending=rest)
-    made = {each.pod: each for each in (*found, *_packed(around, policy, progress))}
-    assignments = tuple(made[pod.key] for pod in snapshot.pending if pod.key in made)
+    planned = {each.pod: each for each in (*found, *_packed(around, policy, progress))}
+    assignments = tuple(planned[pod.key] for pod in snapshot.pending if pod.key in planned)
     return assignments, Bound(placed=len(assignments), at_most=bound.at_most)
 
 
@@ -278,13 +278,13 @@ def _part(ask: Ask, gpu: Gpu) -> float:
 
 
 def _pending(
-    snapshot: Snapshot, assignments: Sequence[Assignment], left: Sequence[Pod], progress: Progress
+    snapshot: Snapshot, assignments: Sequence[Assignment], unplaced: Sequence[Pod], progress: Progress
 ) -> Iterator[PendingPod]:
     after = msgspec.structs.replace(snapshot, running=_all_running(snapshot, assignments))
-    needs = len({pod.need for pod in left})
+    needs = len({pod.need for pod in unplaced})
     reasons = Reasons(after)
     known: dict[Need, tuple[Cause, str]] = {}
-    for pod in left:
+    for pod in unplaced:
         if pod.need not in known:
             progress("finding reasons", len(known), needs)
             known[pod.need] = reasons.why(pod.need)

@@ -101,12 +101,12 @@ def verdicts_by_ledger(
             obstacle = None
         elif need.by_name and obstacle is None:
             obstacle = advertised.missing(need, node.name)
-        verdicts.append(_verdict(need, counted, obstacle, ledger.left(node.name)))
+        verdicts.append(_verdict(need, counted, obstacle, ledger.free_resources(node.name)))
     return tuple(verdicts)
 
 
-def _verdict(need: Need, node: Node, devices: Obstacle | None, left: tuple[int, int, int]) -> NodeFit:
-    first = first_obstacle(need, node, devices=devices, left=left)
+def _verdict(need: Need, node: Node, devices: Obstacle | None, free: tuple[int, int, int]) -> NodeFit:
+    first = first_obstacle(need, node, devices=devices, free=free)
     detail = _offers(need, node) if first is not None and first.cause is Cause.NO_DEVICE else ""
     return NodeFit(node=node.name, obstacle=first, detail=detail)
 

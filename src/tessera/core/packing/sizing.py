@@ -180,19 +180,19 @@ class _Search:
         """Return the plan of a snapshot, by the integer program too where the policy does not place all pods."""
         made = plan(snapshot, policy=self.rules.policy)
         if made.pending and self.rules.exact and self._budget.left_s > 0:
-            made = plan(snapshot, policy=self.rules.policy, exact=True, budget=self._own())
+            made = plan(snapshot, policy=self.rules.policy, exact=True, budget=self._next_budget())
         return made
 
-    def _own(self) -> TimeBudget:
+    def _next_budget(self) -> TimeBudget:
         """Return the time limit of the next integer program."""
         return self._budget.part(min(_MOST_S, _PART * self._budget.left_s))
 
     def _planned(self, counts: _Counts) -> Plan:
         return self.plan(Snapshot(nodes=self.nodes(counts), pending=self.pods))
 
-    def _used(self, counts: _Counts, made: Plan) -> _Counts:
+    def _used(self, counts: _Counts, planned: Plan) -> _Counts:
         """Return a fleet without the nodes that a plan leaves empty, of which an early solution has many."""
-        nodes, placed = iter(self.nodes(counts)), {each.node for each in made.assignments}
+        nodes, placed = iter(self.nodes(counts)), {each.node for each in planned.assignments}
         used = tuple(sum(node.name in placed for node in itertools.islice(nodes, count)) for count in counts)
         return counts if used == counts or self._planned(used).pending else used
 
@@ -230,7 +230,7 @@ class _Search:
         for failed in self._failed:
             pool.forbid(failed)
         costs = {n: each.cost for n, each in zip(pool.nodes, self.types, strict=True)}
-        own = self._own()
+        own = self._next_budget()
         found = pool.program.minimize(costs, limit_s=own.left_s)
         own.spend(found.took_s)
         bound = max(0.0, found.bound)
@@ -311,26 +311,26 @@ class _Pool:
         modes = {mode: self.program.variable(integer=True) for mode in made_modes(gpu)}
         self.program.row(dict.fromkeys(modes.values(), 1.0) | {self.nodes[t]: -float(number)}, high=0)
         for mode, used in modes.items():
-            made = [(option, v) for option, v in served if option.mode is mode and not option.exists]
+            created = [(option, v) for option, v in served if option.mode is mode and not option.exists]
             if mode is Mode.MIG:
-                self._instances(gpu, used, made)
+                self._instances(gpu, used, created)
             elif mode is Mode.WHOLE:
-                self.program.row({v: 1.0 for _, v in made} | {used: -1.0}, high=0)
+                self.program.row({v: 1.0 for _, v in created} | {used: -1.0}, high=0)
             else:
                 for take in (
-                    {v: o.memory_mib / gpu.memory_mib for o, v in made},
-                    {v: o.compute_percent / 100 for o, v in made},
+                    {v: o.memory_mib / gpu.memory_mib for o, v in created},
+                    {v: o.compute_percent / 100 for o, v in created},
                 ):
                     self.program.row(take | {used: -1.0}, high=0)
 
-    def _instances(self, gpu: Gpu, used: int, made: Sequence[tuple[Option, int]]) -> None:
+    def _instances(self, gpu: Gpu, used: int, created: Sequence[tuple[Option, int]]) -> None:
         """Tie instances to GPUs with one of the maximal sets of them, as far as these profiles go."""
-        profiles = {option.profile for option, _ in made}
+        profiles = {option.profile for option, _ in created}
         patterns = {tuple(pair for pair in counts if pair[0] in profiles) for counts in maximal_counts(gpu.model)}
         partitioned = {pattern: self.program.variable(integer=True) for pattern in sorted(patterns)}
         self.program.row(dict.fromkeys(partitioned.values(), 1.0) | {used: -1.0}, high=0)
         for profile in profiles:
-            served = {v: 1.0 for option, v in made if option.profile == profile}
+            served = {v: 1.0 for option, v in created if option.profile == profile}
             there = {v: -float(dict(pattern).get(profile or "", 0)) for pattern, v in partitioned.items()}
             self.program.row(served | there, high=0)
 

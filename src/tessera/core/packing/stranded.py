@@ -55,7 +55,7 @@ def stranded(gpus: Sequence[tuple[Gpu, tuple[Share, ...]]], needs: Iterable[Need
     sound = tuple(each for each in running if each.assignment.node not in broken)
     now = Fleet.of(msgspec.structs.replace(before, running=sound))
     could, lost = _weights(_kinds(needs), nodes, now)
-    free = now.left[0] if len(now.left) else np.zeros(len(nodes), dtype=np.int64)
+    free = now.remaining[0] if len(now.remaining) else np.zeros(len(nodes), dtype=np.int64)
     return tuple(
         Stranded()
         if node.name in broken

@@ -98,7 +98,7 @@ def with_unrecorded_shares(node: Node, pods: Iterable[PodOnNode]) -> PodsOnNode:
     for key, shares in recorded.items():
         for share in shares:
             by_gpu.setdefault(share.gpu, {}).setdefault(key, []).append(share)
-    kept, conflicts, notes = _kept(node, by_gpu)
+    kept, conflicts, notes = _possible_holders(node, by_gpu)
     running = [
         _running(each.pod, node.name, tuple(share for share in each.shares if each.pod.key in kept[share.gpu]))
         for each in ordered
@@ -121,7 +121,7 @@ def unused_record(key: PodKey, error: InvalidInput) -> str:
     return f"the devices recorded on pod {key} are not used: {error}"
 
 
-def _kept(
+def _possible_holders(
     node: Node, recorded: Mapping[int, Mapping[PodKey, Sequence[Share]]]
 ) -> tuple[dict[int, Mapping[PodKey, Sequence[Share]]], frozenset[int], list[str]]:
     """Return the holders of each GPU that are possible together, the GPUs whose holders conflict, and why."""

@@ -1,1 +1,1 @@
-"""Who uses what of GPUs: measurements, their containers, metrics, recommendations."""
+"""How are GPUs used, by whom, and which metrics say so? Measurements, their containers, metrics, recommendations."""

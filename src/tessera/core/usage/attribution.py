@@ -241,17 +241,20 @@ def _ended_percent(
 def _use_of(
     allocation: ContainerDevice,
     allocations: list[ContainerDevice],
-    own: Mapping[tuple[str, str], list[ProcessReading]],
+    by_container: Mapping[tuple[str, str], list[ProcessReading]],
     most_mib: int,
 ) -> ContainerUsage:
     """Return the usage of a container's processes; None if some may belong to another container of its pod.
 
     No container has more memory than the device, beyond the rounding of each process: more is not plausible.
     """
-    vague, same_pod = own.get((allocation.uid, ""), []), [each for each in allocations if each.uid == allocation.uid]
+    vague, same_pod = (
+        by_container.get((allocation.uid, ""), []),
+        [each for each in allocations if each.uid == allocation.uid],
+    )
     if vague and len(same_pod) > 1:
         return ContainerUsage(allocation=allocation)
-    processes = [*own.get(allocation.key, []), *vague]
+    processes = [*by_container.get(allocation.key, []), *vague]
     memory_mib = [each.memory_mib for each in processes if each.memory_mib is not None]
     percent = [each.sm_percent for each in processes if each.sm_percent is not None]
     known = len(memory_mib) == len(processes) and sum(memory_mib) <= most_mib + len(processes)

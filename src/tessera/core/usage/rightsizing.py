@@ -49,7 +49,7 @@ class Sizing(enum.StrEnum):
     """Allocation, usage or GPU model is unknown, or its usage was known for less than 15 minutes."""
 
     @property
-    def settled(self) -> bool:
+    def needs_no_change(self) -> bool:
         """Whether there is nothing to recommend."""
         return self in {Sizing.FITS, Sizing.UNKNOWN}
 

@@ -258,12 +258,12 @@ def reused(ask: Ask, devices: Sequence[Ask], running: Container[str]) -> tuple[i
     if ask.container in places:
         return tuple(places[ask.container][: ask.count])
 
-    def fit(own: list[int]) -> tuple[bool, int, int]:
-        each = devices[own[0]]
+    def fit(lent: list[int]) -> tuple[bool, int, int]:
+        each = devices[lent[0]]
         enough = _growth(each, ask) == (0, 0)
         return not enough, each.memory_mib if enough else -each.memory_mib, each.compute_percent
 
-    lenders = [own for container, own in places.items() if container not in running and len(own) >= ask.count]
+    lenders = [lent for container, lent in places.items() if container not in running and len(lent) >= ask.count]
     return tuple(min(lenders, key=fit, default=())[: ask.count])
 
 

@@ -256,10 +256,10 @@ class Claimer:
         body = {"metadata": {"resourceVersion": str(version)}, "spec": {"claims": claims_field(claims)}}
         return await self._kube.patch(GPU_NODES, node, body)
 
-    def abandon(self, node: str, made: WrittenClaim) -> None:
+    def abandon(self, node: str, written: WrittenClaim) -> None:
         """Drop the claim of a failed binding; a claim it replaced may still be bound."""
-        if not made.taken_over:
-            self._view.claims.on(node).give_up(key_of(made.claim))
+        if not written.taken_over:
+            self._view.claims.on(node).give_up(key_of(written.claim))
             self._view.claims.hold(node)
 
     async def _verify(self, node: str) -> None:

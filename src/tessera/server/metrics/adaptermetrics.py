@@ -110,7 +110,7 @@ class AdapterMetrics:
         kube: the Kubernetes API.
         log: records rules that are not served.
         measures: counts failures.
-        taken: the metrics that take precedence where names are equal.
+        served: the metrics that take precedence where names are equal.
 
     Attributes:
         tried: set after the first discovery.
@@ -118,7 +118,7 @@ class AdapterMetrics:
     """
 
     def __init__(
-        self, source: RulesSource, kube: Kube, log: Logger, measures: Measures, *, taken: MetricsSource
+        self, source: RulesSource, kube: Kube, log: Logger, measures: Measures, *, served: MetricsSource
     ) -> None:
         self._file = source.file
         self._connect = source.connect
@@ -126,7 +126,7 @@ class AdapterMetrics:
         self._kube = kube
         self._log = log
         self._measures = measures
-        self._taken = taken
+        self._served = served
         self._series: Mapping[str, frozenset[Labeled]] = {}
         self._found = Discovered()
         self._custom = frozenset[tuple[str, str]]()
@@ -140,12 +140,12 @@ class AdapterMetrics:
         """Follow the file and discover series, until canceled."""
         self._set_bad(broken=False, wide=False)
         self._say_remarks()
-        await one_turn(self.discover, self._trouble)
+        await one_turn(self.discover, self._log_error)
         self._discovered_s = time.monotonic()
         while True:
             self._measures.turned("rules")
             await asyncio.sleep(_FILE_S)
-            await one_turn(self._follow, self._trouble)
+            await one_turn(self._follow, self._log_error)
 
     async def _follow(self) -> None:
         """Discover series if the rules changed or the interval has passed."""
@@ -153,7 +153,7 @@ class AdapterMetrics:
             self._discovered_s = time.monotonic()
             await self.discover()
 
-    def _trouble(self, error: BaseException) -> None:
+    def _log_error(self, error: BaseException) -> None:
         self.tried.set()
         self._log.error("adapter_rules_not_followed", reason=str(error) or type(error).__name__, exc_info=defect(error))
 
@@ -209,8 +209,8 @@ class AdapterMetrics:
             self._say("adapter_rules_too_wide", f"{error}; what was served before is kept")
         self._custom, self._external = frozenset(self._found.custom), frozenset(self._found.external)
         # 3. Which of them does Tessera serve by the same name?
-        hidden = [f"{resource}/{metric}" for resource, metric in sorted(self._custom & self._taken.custom())]
-        hidden += sorted(self._external & self._taken.external())
+        hidden = [f"{resource}/{metric}" for resource, metric in sorted(self._custom & self._served.custom())]
+        hidden += sorted(self._external & self._served.external())
         hint = "are served as Tessera measures them, not by the rules; name those otherwise to have both"
         self._say("adapter_rules_hidden", f"{', '.join(hidden)} {hint}" if hidden else "")
         self.tried.set()

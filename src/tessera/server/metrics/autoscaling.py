@@ -99,11 +99,11 @@ class ModelServerAutoscaler:
         self._queues = queues
         self._measures = measures or Measures()
         self._now_s = now_s
-        self._events = ScalingEvents(kube, log, now_s, self._trouble)
+        self._events = ScalingEvents(kube, log, now_s, self._log_error)
         labeled = Selection(having=(SERVER_LABEL,))
         selections = ((PODS, labeled), (DEPLOYMENTS, labeled), (AUTOSCALERS, Selection()))
         self._stores: dict[Kind, Store] = {
-            kind: Store(kube, kind, selection, on_trouble=self._trouble) for kind, selection in selections
+            kind: Store(kube, kind, selection, on_error=self._log_error) for kind, selection in selections
         }
         self._states: dict[ServerName, _TrackedServer] = {}
         self._complaint = ""
@@ -133,11 +133,11 @@ class ModelServerAutoscaler:
             self._measures.started("reconcile")
             while True:
                 begun_s = time.monotonic()
-                await one_turn(self.reconcile, self._trouble, partial(self._measures.turned, "reconcile"))
+                await one_turn(self.reconcile, self._log_error, partial(self._measures.turned, "reconcile"))
                 self._measures.observe(METRICS_RECONCILE_TIME, time.monotonic() - begun_s)
                 await asyncio.sleep(max(PASS_S - (time.monotonic() - begun_s), 1.0))
 
-    def _trouble(self, error: BaseException) -> None:
+    def _log_error(self, error: BaseException) -> None:
         reason = str(error) or type(error).__name__
         if reason != self._complaint:
             self._complaint = reason
@@ -249,7 +249,7 @@ class ModelServerAutoscaler:
             try:
                 pods.setdefault((namespace, labels_of(each)[SERVER_LABEL]), {})[name] = read_pod(each)
             except Exception as error:  # noqa: BLE001 as in `reconcile`
-                self._trouble(error)
+                self._log_error(error)
         return pods
 
     def _read_deployments(self) -> dict[ServerName, tuple[Object, ModelDeployment]]:
@@ -259,7 +259,7 @@ class ModelServerAutoscaler:
             try:
                 read = read_deployment(each)
             except Exception as error:  # noqa: BLE001 as in `reconcile`
-                self._trouble(error)
+                self._log_error(error)
             else:
                 labeled.setdefault((namespace, labels_of(each)[SERVER_LABEL]), []).append(read)
         chosen = {server: deployment_of(server[1], found) for server, found in labeled.items()}
@@ -280,12 +280,12 @@ class ModelServerAutoscaler:
         try:
             pending = await self._queues.read()
         except TesseraError as error:
-            self._trouble(error)
+            self._log_error(error)
             self._measures.count(METRICS_WAKE_QUERIES, result="failed")
             return None
         self._measures.count(METRICS_WAKE_QUERIES, result="done")
-        if pending.trouble:
-            self._trouble(InvalidInput("--wake-query", found=pending.trouble, hint=BY_SERVICE))
+        if pending.problem:
+            self._log_error(InvalidInput("--wake-query", found=pending.problem, hint=BY_SERVICE))
         return pending.servers
 
     async def _decide_with_room(
@@ -296,7 +296,7 @@ class ModelServerAutoscaler:
         try:
             count = await room.count(deployment, places.total)
         except TesseraError as error:
-            self._trouble(error)
+            self._log_error(error)
             facts = msgspec.structs.replace(facts, room=0, room_unknown=True)
         else:
             state.counted_s = measured.at_s

@@ -74,11 +74,11 @@ class MetricsServer:
         self._access = MetricsAccess(kube)
         self._model_servers = ModelServerAutoscaler(kube, samples, self._log, queues=queues, measures=self._measures)
         own_metrics = ModelServerMetrics(self._model_servers)
-        self._adapter = AdapterMetrics(rules, kube, self._log, self._measures, taken=own_metrics) if rules else None
+        self._adapter = AdapterMetrics(rules, kube, self._log, self._measures, served=own_metrics) if rules else None
         sources = JoinedSources((own_metrics, self._adapter) if self._adapter else (own_metrics,))
         self._app = MetricsApp(sources, self._access, self._log, self._measures)
         own = SelfSigned(kube, settings.tls, self._log, authority=METRICS) if settings.self_signed else None
-        self._own = own
+        self._self_signed = own
         self._complaint = ""
         self.port = 0
 
@@ -86,8 +86,8 @@ class MetricsServer:
         """What must be read before requests can be answered; empty when ready."""
         if not self._access.known.is_set():
             return f"reading who kube-apiserver is{self._complaint and f' ({self._complaint})'}"
-        if self._own is not None and not self._own.ready.is_set():
-            return f"making the certificate{self._own.trouble and f' ({self._own.trouble})'}"
+        if self._self_signed is not None and not self._self_signed.ready.is_set():
+            return f"making the certificate{self._self_signed.problem and f' ({self._self_signed.problem})'}"
         if self._adapter is not None and not self._adapter.tried.is_set():
             return "asking Prometheus which series there are for the rules"
         return self._model_servers.waiting_for
@@ -102,8 +102,8 @@ class MetricsServer:
         await self._access.known.wait()
         if self._adapter is not None:
             await self._adapter.tried.wait()
-        if self._own is not None:
-            await self._own.ready.wait()
+        if self._self_signed is not None:
+            await self._self_signed.ready.wait()
 
     async def run(self) -> None:
         """Serve until canceled.
@@ -113,8 +113,8 @@ class MetricsServer:
             Unavailable: the port is in use.
 
         """
-        if self._own is not None:
-            self._own.begin()
+        if self._self_signed is not None:
+            self._self_signed.begin()
         settings = self._settings
         http = HttpServer(self._app, settings.tls, stop_s=_STOP_S)
         assert http.tls is not None
@@ -129,9 +129,9 @@ class MetricsServer:
                 tasks.create_task(self._follow_proxy(http))
                 checked = partial(self._measures.turned, "certificate")
                 tasks.create_task(certificates.follow(_CERTIFICATE_S, checked))
-                if self._own is not None:
+                if self._self_signed is not None:
                     shared = partial(self._measures.turned, "certificate-shared")
-                    tasks.create_task(self._own.follow(certificates, _CERTIFICATE_S, shared))
+                    tasks.create_task(self._self_signed.follow(certificates, _CERTIFICATE_S, shared))
                 tasks.create_task(http.serve(sockets=[listener]))
 
     async def _follow_proxy(self, http: HttpServer) -> None:

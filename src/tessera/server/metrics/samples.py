@@ -80,7 +80,7 @@ class ScrapedSamples:
 
     async def _ask(self, name: PodName, pod: ModelPod, deadline_s: float) -> Counters | Unmeasured:
         if not pod.url:
-            return Unmeasured(pod.trouble)
+            return Unmeasured(pod.problem)
         turns = self._turns_of_failed if name in self._failed else nullcontext()
         try:
             async with asyncio.timeout_at(deadline_s), turns, self._turns:

@@ -49,17 +49,17 @@ class ScalingEvents:
         kube: the Kubernetes API.
         log: records decisions.
         now_s: the seconds since 1970.
-        trouble: is called with what went wrong.
+        on_error: is called with what went wrong.
 
     """
 
     def __init__(
-        self, kube: Kube, log: Logger, now_s: Callable[[], float], trouble: Callable[[BaseException], None]
+        self, kube: Kube, log: Logger, now_s: Callable[[], float], on_error: Callable[[BaseException], None]
     ) -> None:
         self._kube = kube
         self._log = log
         self._now_s = now_s
-        self._trouble = trouble
+        self._on_error = on_error
         self._reported: dict[ServerName, _Reported] = {}
 
     async def report(
@@ -77,14 +77,14 @@ class ScalingEvents:
             try:
                 due += self._due(server, measured[server], *deployments[server])
             except Exception as error:  # noqa: BLE001 a defect about one server must not stop the others
-                self._trouble(error)
+                self._on_error(error)
         turns = asyncio.Semaphore(_AT_ONCE)
         try:
             async with asyncio.timeout(_WITHIN_S):
                 await asyncio.gather(*(self._write(each, turns) for each in due))
         except TimeoutError:
             found = f"not all of {len(due)} were written in {_WITHIN_S:g} s"
-            self._trouble(Unavailable("events about model servers", found=found, hint="the next pass writes the rest"))
+            self._on_error(Unavailable("events about model servers", found=found, hint="the next pass writes the rest"))
 
     def _due(
         self, server: ServerName, measured: MeasuredServer, deployment: Object, read: ModelDeployment
@@ -120,6 +120,6 @@ class ScalingEvents:
             async with turns:
                 await record_event(self._kube, due.subject, due.report, now, component="tessera-metrics")
         except Exception as error:  # noqa: BLE001 a defect about one event must not stop the others
-            self._trouble(error)
+            self._on_error(error)
         else:
             due.of.uids.add(due.subject.uid)

@@ -11,7 +11,7 @@ from tessera.core.usage.activity import pod_activity
 from tessera.core.usage.rightsizing import recommendations
 from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import Unavailable
-from tessera.log import Complaint, Logger
+from tessera.log import Logger, RepeatedError
 from tessera.server.page.cachedanswer import CachedAnswer
 
 __all__ = ["AgentMetrics"]
@@ -40,9 +40,9 @@ class AgentMetrics:
     ) -> None:
         self._usages = usages
         self._log = log
-        self._complaints: dict[str, Complaint] = {}
+        self._complaints: dict[str, RepeatedError] = {}
         """By agent; of those alone that do not answer, so that one that does is complained about again."""
-        complain = Complaint(log, "agents_not_read")
+        complain = RepeatedError(log, "agents_not_read")
         self._reported = CachedAnswer(self._read, MeasuredUsage(), complain, clock_s, every_s=every_s, stale_s=_STALE_S)
 
     def refresh(self, changed: Callable[[], None]) -> None:
@@ -66,7 +66,7 @@ class AgentMetrics:
         """Log each agent that does not answer: once, until it does or its reason changes."""
         known, self._complaints = self._complaints, {}
         for each in silent:
-            complain = known.get(each.subject) or Complaint(self._log, "agent_not_read")
+            complain = known.get(each.subject) or RepeatedError(self._log, "agent_not_read")
             complain(each)
             self._complaints[each.subject] = complain
 

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from tessera.api.tessera.cluster.fleetviews import write_event
 from tessera.core.explain.fleetscope import EVERYTHING
 from tessera.errors import TesseraError
-from tessera.log import Complaint, Logger
+from tessera.log import Logger, RepeatedError
 from tessera.server.page.feed import Channel, FleetFeed
 from tessera.server.page.sending import AnswerSlot, AnswerSlots, SentInPieces, SlotsTaken, pieces_of
 from tessera.server.page.signin import SignIn, Viewer
@@ -82,9 +82,9 @@ class _Handlers:
         self._streams = AnswerSlots(limits, limits.replace_s, clock_s)
         self._fleets = AnswerSlots(limits, math.inf, clock_s)
         self._log = log
-        self._complain = Complaint(log, "token_not_reviewed")
+        self._complain = RepeatedError(log, "token_not_reviewed")
 
-    def _slot(self, slots: AnswerSlots, viewer: Viewer, own: str, total: str) -> AnswerSlot:
+    def _slot(self, slots: AnswerSlots, viewer: Viewer, for_viewer: str, total: str) -> AnswerSlot:
         """Return a slot for an answer, before the next await: many requests may arrive at once.
 
         Raises:
@@ -94,12 +94,16 @@ class _Handlers:
         try:
             return slots.take(viewer.name, signed_in=self._sign_in is not None)
         except SlotsTaken as error:
-            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, own if error.own else total) from None
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, for_viewer if error.per_viewer else total) from None
 
     async def fleet(self, request: Request) -> Response:
         viewer, most = await self._viewer(request), self._limits
-        own = f"{viewer.name} has {most.streams_per_viewer} requests for the fleet, the most for one viewer; try again"
-        slot = self._slot(self._fleets, viewer, own, f"there are {most.streams} requests for the fleet; try again")
+        for_viewer = (
+            f"{viewer.name} has {most.streams_per_viewer} requests for the fleet, the most for one viewer; try again"
+        )
+        slot = self._slot(
+            self._fleets, viewer, for_viewer, f"there are {most.streams} requests for the fleet; try again"
+        )
         try:
             content = await self._content(viewer)
         except BaseException:
@@ -126,9 +130,11 @@ class _Handlers:
         if request.method == "HEAD":
             return Response(media_type=_EVENTS)
         most = self._limits
-        own = f"{viewer.name} has the page open in {most.streams_per_viewer} tabs, the most for one viewer: close one"
+        for_viewer = (
+            f"{viewer.name} has the page open in {most.streams_per_viewer} tabs, the most for one viewer: close one"
+        )
         total = f"all {most.streams} live connections are in use; try again later"
-        slot = self._slot(self._streams, viewer, own, total)
+        slot = self._slot(self._streams, viewer, for_viewer, total)
         return SentInPieces(self._stream(request, viewer), _EVENTS, most.send_s, slot, self._log)
 
     async def _stream(self, request: Request, viewer: Viewer) -> AsyncGenerator[bytes]:
@@ -198,7 +204,7 @@ class _Handlers:
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, reason) from None
         if user is None:
             raise _Refused(HTTPStatus.UNAUTHORIZED, "sign in with a Kubernetes token: kubectl create token NAME")
-        self._complain.settle()
+        self._complain.clear()
         await self._until(self._feed.refreshed.wait())
         viewer = await self._sign_in.viewer(user, self._feed.namespaces)
         if not viewer.admitted:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from tessera.log import Complaint
+from tessera.log import RepeatedError
 from tessera.loops import one_turn
 
 __all__ = ["CachedAnswer"]
@@ -29,7 +29,7 @@ class CachedAnswer(Generic[Answer]):
         self,
         ask: Callable[[], Awaitable[Answer]],
         nothing: Answer,
-        complain: Complaint,
+        complain: RepeatedError,
         clock_s: Callable[[], float],
         *,
         every_s: float,
@@ -50,7 +50,7 @@ class CachedAnswer(Generic[Answer]):
         if now_s - self._asked_s >= self._every_s and (self._asking is None or self._asking.done()):
             self._asked_s = now_s
             self._asking = asyncio.create_task(
-                one_turn(lambda: self._keep(changed), self._complain, self._complain.settle)
+                one_turn(lambda: self._keep(changed), self._complain, self._complain.clear)
             )
 
     async def _keep(self, changed: Callable[[], None]) -> None:

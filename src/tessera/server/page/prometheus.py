@@ -15,7 +15,7 @@ from tessera.clients.prometheus import Prometheus
 from tessera.core.explain.observedfleet import MeasuredUsage
 from tessera.core.usage.rightsizing import Recommendation, recommendations
 from tessera.errors import Unavailable
-from tessera.log import Complaint, Logger
+from tessera.log import Logger, RepeatedError
 from tessera.server.page.cachedanswer import CachedAnswer
 
 __all__ = ["PrometheusMetrics"]
@@ -57,7 +57,7 @@ class PrometheusMetrics:
         self._measured = CachedAnswer(
             self._measure,
             MeasuredUsage(),
-            Complaint(log, "history_not_read"),
+            RepeatedError(log, "history_not_read"),
             clock_s,
             every_s=_RETRY_S,
             stale_s=_STALE_S,
@@ -66,7 +66,7 @@ class PrometheusMetrics:
         self._advice = CachedAnswer(
             self._advise,
             no_advice,
-            Complaint(log, "recommendations_not_read"),
+            RepeatedError(log, "recommendations_not_read"),
             clock_s,
             every_s=_ADVICE_S,
             stale_s=_ADVICE_STALE_S,

@@ -20,29 +20,29 @@ class AnswerSlot:
     """Room for one answer while it is sent.
 
     Args:
-        own: all of the viewer, this one among them.
+        siblings: all of the viewer, this one among them.
         began_s: when it was taken.
 
     """
 
-    def __init__(self, own: "list[AnswerSlot]", began_s: float) -> None:
-        self._own = own
+    def __init__(self, siblings: "list[AnswerSlot]", began_s: float) -> None:
+        self._siblings = siblings
         self.began_s = began_s
         self.replaced = asyncio.Event()
         """Set when another answer has taken it."""
 
     def free(self) -> None:
         """Free it for others; a second time does nothing."""
-        if self in self._own:
-            self._own.remove(self)
+        if self in self._siblings:
+            self._siblings.remove(self)
 
 
 class SlotsTaken(Exception):
-    """No slot is free: the viewer has taken all of theirs (`own`), or all viewers have taken all."""
+    """No slot is free: the viewer has taken all of theirs (`per_viewer`), or all viewers have taken all."""
 
-    def __init__(self, *, own: bool) -> None:
+    def __init__(self, *, per_viewer: bool) -> None:
         super().__init__()
-        self.own = own
+        self.per_viewer = per_viewer
 
 
 class AnswerSlots:
@@ -59,7 +59,7 @@ class AnswerSlots:
         self._limits = limits
         self._replace_s = replace_s
         self._clock_s = clock_s
-        self._taken: dict[str, list[AnswerSlot]] = {}
+        self._by_viewer: dict[str, list[AnswerSlot]] = {}
         """By the viewer's name, oldest first."""
 
     def take(self, name: str, *, signed_in: bool) -> AnswerSlot:
@@ -70,17 +70,17 @@ class AnswerSlots:
 
         """
         now_s = self._clock_s()
-        self._taken = {viewer: slots for viewer, slots in self._taken.items() if slots}
-        own = self._taken.setdefault(name, [])
+        self._by_viewer = {viewer: each for viewer, each in self._by_viewer.items() if each}
+        slots = self._by_viewer.setdefault(name, [])
         most = self._limits.streams_per_viewer if signed_in else self._limits.streams
-        if len(own) >= most and now_s - own[0].began_s > self._replace_s:
-            own.pop(0).replaced.set()
-        if signed_in and len(own) >= most:
-            raise SlotsTaken(own=True)
-        if sum(map(len, self._taken.values())) >= self._limits.streams:
-            raise SlotsTaken(own=False)
-        slot = AnswerSlot(own, now_s)
-        own.append(slot)
+        if len(slots) >= most and now_s - slots[0].began_s > self._replace_s:
+            slots.pop(0).replaced.set()
+        if signed_in and len(slots) >= most:
+            raise SlotsTaken(per_viewer=True)
+        if sum(map(len, self._by_viewer.values())) >= self._limits.streams:
+            raise SlotsTaken(per_viewer=False)
+        slot = AnswerSlot(slots, now_s)
+        slots.append(slot)
         return slot
 
 

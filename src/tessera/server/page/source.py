@@ -15,7 +15,7 @@ from tessera.clients.kube import NODE_IMAGES, NODE_MODELS, Kube, Object, Store
 from tessera.core.explain.fleetview import FleetView
 from tessera.core.explain.observedfleet import MeasuredUsage, PageObservation, fleet_view
 from tessera.errors import InvalidInput, Unsupported
-from tessera.log import Complaint, Logger
+from tessera.log import Logger, RepeatedError
 from tessera.server.view import View
 
 __all__ = ["NO_METRICS", "PageMetrics", "PageSources", "Source"]
@@ -73,9 +73,9 @@ class Source:
         self._metrics = sources.metrics
         self._changed = changed
         self._memory = PodMemory()
-        images, models = Complaint(log, "images_not_read"), Complaint(log, "models_not_read")
-        self._images = Store(sources.kube, NODE_IMAGES, wake=changed, on_trouble=partial(_unless_absent, images))
-        self._models = Store(sources.kube, NODE_MODELS, wake=changed, on_trouble=partial(_unless_absent, models))
+        images, models = RepeatedError(log, "images_not_read"), RepeatedError(log, "models_not_read")
+        self._images = Store(sources.kube, NODE_IMAGES, wake=changed, on_error=partial(_unless_absent, images))
+        self._models = Store(sources.kube, NODE_MODELS, wake=changed, on_error=partial(_unless_absent, models))
 
     async def run(self) -> None:
         """Watch what the server does not watch anyway, until canceled."""
@@ -102,7 +102,7 @@ class Source:
         return await asyncio.to_thread(read)
 
 
-def _unless_absent(complain: Complaint, error: Exception) -> None:
+def _unless_absent(complain: RepeatedError, error: Exception) -> None:
     """Log an error that keeps objects from being read; a CRD may be missing."""
     if not isinstance(error, Unsupported):
         complain(error)

@@ -31,10 +31,10 @@ class _Node:
     """The incomplete exchanges of one node, and those completed a moment ago."""
 
     def __init__(self) -> None:
-        self.kept: dict[PurposeKey, Shares] = {}
+        self.pending: dict[PurposeKey, Shares] = {}
         self.twice = Counter[Shares]()
         """Shares assigned to more than one pod, and to how many more."""
-        self.settled: set[str] = set()
+        self.done: set[str] = set()
         """UIDs of pods whose assignment was rewritten, and of those that ended."""
         self.until_s = 0.0
 
@@ -61,20 +61,20 @@ class ExchangedShares:
             return  # unverified assignments allocate nothing; the pod's former shares were counted anew, not exchanged
         node = self._nodes.setdefault(after.node, _Node())
         node.until_s = self._clock_s() + _LATE_S
-        node.settled.add(after.uid)
+        node.done.add(after.uid)
         # 1. Its new shares were kept since another pod gave them up; or another pod is assigned them, too.
-        kept = next((name for name, shares in node.kept.items() if shares == took), None)
-        if kept is None:
+        pending = next((name for name, shares in node.pending.items() if shares == took), None)
+        if pending is None:
             node.twice[took] += 1
         else:
-            self._release(node, kept)
+            self._release(node, pending)
         # 2. Its former shares are assigned to another pod as well; or they are kept for the pod that uses them.
         if node.twice[gave]:
             node.twice[gave] -= 1
         else:
             self._hold(node, before)
         # 3. Shares of a pod that ends before the next exchange may be used by a pod that is rewritten then.
-        if not node.kept:
+        if not node.pending:
             node.until_s = self._clock_s() + _MORE_S
 
     def ended(self, live: LivePod) -> None:
@@ -82,8 +82,8 @@ class ExchangedShares:
         node = self._nodes.get(live.node)
         if node is None:
             return
-        if live.uid not in node.settled and live.shares:
-            node.settled.add(live.uid)
+        if live.uid not in node.done and live.shares:
+            node.done.add(live.uid)
             self._hold(node, live)
         if not self._may_be_rewritten(node, live):
             self._drop(live.node)  # nobody is left who could use what is kept
@@ -102,24 +102,24 @@ class ExchangedShares:
         return any(
             isinstance(each.id, str)
             and each.id != ended.uid
-            and each.id not in node.settled
+            and each.id not in node.done
             and (any(ask.form is not Form.EXACT for ask in each.need.asks) if each.need.asks else each.shares)
             for each in self._ledger.pods_on(ended.node)
         )
 
     def _drop(self, name: str) -> None:
         node = self._nodes.pop(name)
-        for hold in tuple(node.kept):
+        for hold in tuple(node.pending):
             self._release(node, hold)
 
     def _hold(self, node: _Node, live: LivePod) -> None:
         self._number += 1
         name = PurposeKey(Purpose.EXCHANGE, live.uid, live.node, str(self._number))
-        node.kept[name] = _unnamed(live.shares)
+        node.pending[name] = _unnamed(live.shares)
         self._ledger.put_pod(LedgerEntry(name, live.key, NodeName(live.node), Need(), live.shares, live.priority))
 
     def _release(self, node: _Node, name: PurposeKey) -> None:
-        del node.kept[name]
+        del node.pending[name]
         self._ledger.drop_pod(name)
 
 

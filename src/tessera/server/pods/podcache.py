@@ -28,18 +28,18 @@ class PodCache:
         ledger: counts each pod's allocation.
         keys: whose signatures count on which node.
         clock_s: the monotonic clock.
-        leave_out: called with kind, name and reason of an unreadable object.
+        skip: called with kind, name and reason of an unreadable object.
 
     """
 
     def __init__(
-        self, ledger: Ledger, keys: KnownKeys, clock_s: Callable[[], float], leave_out: Callable[[str, str, str], None]
+        self, ledger: Ledger, keys: KnownKeys, clock_s: Callable[[], float], skip: Callable[[str, str, str], None]
     ) -> None:
         self.share_unit_mib = 1024
         """MiB in one `aliyun.com/gpu-mem`, see `core.cluster.shareunit`."""
         self._ledger = ledger
         self._keys = keys
-        self._leave_out = leave_out
+        self._skip = skip
         self._retention = Retention()
         self._exchanges = ExchangedShares(ledger, clock_s)
         self._objects: dict[str, Object] = {}
@@ -175,9 +175,9 @@ class PodCache:
         before = self._live.get(uid)
         self._objects[uid], self._live[uid], self._uids[live.key] = pod, live, uid
         if live.wrong and live.gpus:
-            self._leave_out("Pod", live.key, live.wrong)
+            self._skip("Pod", live.key, live.wrong)
         if live.unread:
-            self._leave_out("assignment of Pod", live.key, live.unread)
+            self._skip("assignment of Pod", live.key, live.unread)
         if live.finished:
             self._assumed.pop(uid, None)
             self._ledger.drop_pod(uid)

@@ -151,12 +151,12 @@ class Embedded:
                 await self.server.synced()
                 wakeup = WakeUp()
                 tasks.create_task(Store(self.kube, GPU_NODES, wake=wakeup.set).run())
-                while not await self._settled():
+                while not await self._policies_applied():
                     await wakeup.wait(_POLL_S)
                 tasks.create_task(Scheduling(self.kube, self.server.verbs).run())
                 tasks.create_task(self.workloads.run())
 
-    async def _settled(self) -> bool:
+    async def _policies_applied(self) -> bool:
         """Return whether each node's GPUs are shared as its policy says: earlier pods would get others."""
         found = (await self.kube.list(GPU_NODES)).objects
         reported = (

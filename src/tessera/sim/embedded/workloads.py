@@ -243,7 +243,7 @@ class _Server:
             self._replicas.put(self._next_s, self._rng.expovariate(1 / self._serving.service_s))
             self._arrived += 1
             self._next_s += self._rng.expovariate(self._rate(self._next_s))
-        self._replicas.settle(now_s)
+        self._replicas.advance_to(now_s)
         self._replicas.release(now_s)
         if now_s >= self._now_s + PASS_S:
             self._now_s = now_s

@@ -85,12 +85,12 @@ def create_state(
         ) from error
 
 
-def _place(made: Path, path: Path, *, replace: bool) -> None:
+def _place(source: Path, path: Path, *, replace: bool) -> None:
     if replace:
-        made.replace(path)
+        source.replace(path)
         return
     try:
-        os.link(made, path)
+        os.link(source, path)
     except FileExistsError as error:
         raise InvalidInput(
             str(path), found="there is a file of that name", hint="give --replace, or another name"

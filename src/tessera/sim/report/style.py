@@ -61,26 +61,26 @@ def figure(width_in: float, height_in: float) -> "Figure":
             found="this Python has no matplotlib",
             hint="run pip install '.[report]' in a checkout of Tessera",
         ) from error
-    made = Figure(figsize=(width_in, height_in), facecolor="white")
-    FigureCanvasAgg(made)
-    return made
+    figure = Figure(figsize=(width_in, height_in), facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
 
 
-def render(made: "Figure", form: Literal["png", "svg"]) -> bytes:
+def render(figure: "Figure", form: Literal["png", "svg"]) -> bytes:
     """Return the figure as a file's content; the same figure gives the same bytes."""
     import matplotlib as mpl  # noqa: PLC0415 - an extra, and slow to import
 
     metadata = {"Date": None} if form == "svg" else {"Software": None}
     with mpl.rc_context({"svg.hashsalt": "tessera", "svg.fonttype": "none"}), io.BytesIO() as file:
-        made.savefig(file, format=form, dpi=160, metadata=metadata)
+        figure.savefig(file, format=form, dpi=160, metadata=metadata)
         return file.getvalue()
 
 
-def titles(made: "Figure", title: str, subtitle: str) -> None:
+def titles(figure: "Figure", title: str, subtitle: str) -> None:
     """Write what the figure says and of what, at its top left."""
-    height = made.get_figheight()
-    made.text(0.02, 1 - 0.16 / height, title, fontsize=14, fontweight="bold", color=INK, va="top")
-    made.text(0.02, 1 - 0.46 / height, subtitle, fontsize=9.5, color=MUTED, va="top")
+    height = figure.get_figheight()
+    figure.text(0.02, 1 - 0.16 / height, title, fontsize=14, fontweight="bold", color=INK, va="top")
+    figure.text(0.02, 1 - 0.46 / height, subtitle, fontsize=9.5, color=MUTED, va="top")
 
 
 def plain(axes: "Axes", x_label: str, y_label: str) -> None:
@@ -126,9 +126,9 @@ def end_labels(axes: "Axes", ends: Sequence[tuple[str, float, str]], x: float, g
 
 def _points(axes: "Axes", data: float) -> float:
     low, high = axes.get_ylim()
-    made = axes.get_figure(root=True)
-    assert made is not None
-    return data / (high - low) * axes.get_position().height * made.get_figheight() * 72
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    return data / (high - low) * axes.get_position().height * figure.get_figheight() * 72
 
 
 def _apart(heights: Sequence[float], gap: float) -> list[float]:

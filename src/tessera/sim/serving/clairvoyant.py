@@ -1,4 +1,4 @@
-"""A plan by somebody who knows the future: how few replicas would have done.
+"""A plan by a planner that knows the future: how few replicas would have done.
 
 For each step of time the fewest replicas are tried by which few enough of its requests wait too long, given what the
 steps before left behind; starts cost no time and draining nothing. A bound for policies, not the optimum: a plan that
@@ -74,7 +74,7 @@ def _plan(arrival_s: Floats, service_s: Floats, model: ReplicaModel, most: int, 
         count = max(1, min(math.floor(sum(services[begin:end]) / step_s / model.slots / 2), most))
         while True:
             tried = replicas.copy()
-            tried.settle(start_s)
+            tried.advance_to(start_s)
             tried.scale(start_s, count, start_s=0.0)
             waits = [tried.put(times[at], services[at]) for at in range(begin, end)]
             missing = sum(wait_s is not None and wait_s > model.slo_s for wait_s in waits)

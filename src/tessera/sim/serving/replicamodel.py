@@ -156,7 +156,7 @@ class Replicas:
             waits.append(now_s - came_s + wait_s)
         return waits
 
-    def settle(self, now_s: float) -> None:
+    def advance_to(self, now_s: float) -> None:
         """Count what has ended by now, and let go of drained replicas and of those whose grace period is over."""
         for each in (*self.live, *(each for each, _ in self.draining)):
             while each.ends and each.ends[0][0] <= now_s:
@@ -170,7 +170,7 @@ class Replicas:
         self.draining = kept
 
     def in_flight(self) -> int:
-        """Return the requests that are served or wait, as of the last `settle`."""
+        """Return the requests that are served or wait, as of the last `advance_to`."""
         return sum(len(each.ends) for each in self.live) + len(self.unassigned) // 2
 
     def waiting(self, now_s: float) -> int:

@@ -81,7 +81,7 @@ def run(
             late += wait_s is not None and wait_s > model.slo_s
             at += 1
         # 2. What ended; what was held because no replica was ready.
-        replicas.settle(end_s)
+        replicas.advance_to(end_s)
         late += sum(wait_s > model.slo_s for wait_s in replicas.release(end_s))
         charged_s += (len(replicas.live) + len(replicas.draining)) * (end_s - now_s)
         report(at - before)

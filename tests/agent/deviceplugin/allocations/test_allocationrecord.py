@@ -224,9 +224,9 @@ async def test_an_answer_that_no_container_used_is_forgotten(node: Node) -> None
     await node.kubelet.admit("default", "p", Container(name="main", limits=((GPU, 1),)))
     node.end("p")
     assert node.plugins.gate.record.by_name == {DeviceId(facts(0).uuid)}
-    await node.plugins.gate.record.tidy(node.plugins._uses_of)
+    await node.plugins.gate.record.clean_up(node.plugins._uses_of)
     node.passed_s += 61
-    await node.plugins.gate.record.tidy(node.plugins._uses_of)
+    await node.plugins.gate.record.clean_up(node.plugins._uses_of)
     assert node.plugins.gate.record.by_name == frozenset()
     await node.run("q")
 

@@ -106,7 +106,7 @@ async def test_where_the_record_is_spoiled_nobody_starts_beside_a_pod_that_was_d
             await node.kill()
         node.plugins = node.started()
         await node.offer(*gpus, withheld=1)
-        await node.plugins._tidy()  # takes in what the living one has
+        await node.plugins._clean_up()  # takes in what the living one has
     why = "pod uid-ended was deleted, its processes run, and the record of what it uses was unreadable"
     (problem,) = node.plugins.problems
     assert problem == why.replace("ended was", "ended: it was") + REMEDY
@@ -264,7 +264,7 @@ async def test_a_pod_that_lives_after_all_keeps_nothing_busy(node: Node) -> None
         await node.run("p")
     shown["metadata"]["resourceVersion"] = str(node.version + 1)
     node.pods["default", "monitor"] = node.watched["default", "monitor"] = shown
-    await node.plugins._tidy()
+    await node.plugins._clean_up()
     await node.kubelet.create("default", "p", "main")
 
 
@@ -392,7 +392,7 @@ async def test_the_pod_that_was_made_later_gives_way(node: Node) -> None:
         node.ask(name)
         node.pods["default", name]["metadata"]["creationTimestamp"] = made
         node.kubelet.record("default", name, Container(name="main", limits=((GPU, 1),)), (facts(0).uuid,))
-    await node.plugins.gate.record.tidy(node.plugins._uses_of)
+    await node.plugins.gate.record.clean_up(node.plugins._uses_of)
     ((later, _),) = node.plugins.gate.refusals.double_allocations()
     assert later.pod == "default/a"
 
@@ -439,7 +439,7 @@ async def test_where_no_processes_can_be_seen_a_pod_has_its_device_until_the_api
     assert node.plugins.gate.record.by_name == {DeviceId(facts(0, "T4").uuid)}, "the watch may be late"
     del node.pods["default", "p"]
     node.version += 1
-    await node.plugins.gate.record.tidy(node.plugins._uses_of)
+    await node.plugins.gate.record.clean_up(node.plugins._uses_of)
     assert node.plugins.gate.record.by_name == frozenset()
     await node.kubelet.admit("default", "q", Container(name="main", limits=((GPU, 1),)))
 

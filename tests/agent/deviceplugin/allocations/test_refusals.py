@@ -71,10 +71,10 @@ async def test_a_pod_without_assignment_is_found_before_its_container_is_created
     node.plugins = node.started()
     await node.offer(pair)
     node.silent = True
-    await node.plugins.shares.tidy()
+    await node.plugins.shares.clean_up()
     assert node.plugins.shares.unassigned == {}, "nobody is blamed while the API server is silent"
     node.silent = False
-    await node.plugins.shares.tidy()
+    await node.plugins.shares.clean_up()
     assert node.plugins.shares.unassigned == {"uid-stray": "default/stray"}
 
 
@@ -107,7 +107,7 @@ async def test_two_pods_on_one_device_are_found_and_neither_starts_again(node: N
         node.process_of(name, 100 + ord(name))
         held = Container(name="main", limits=((GPU, 1),))
         node.kubelet.record("default", name, held, (facts(0).uuid,))
-    await node.plugins.gate.record.tidy(node.plugins._uses_of)
+    await node.plugins.gate.record.clean_up(node.plugins._uses_of)
     ((later, clash),) = node.plugins.gate.refusals.double_allocations()
     assert (later.pod, clash.other and clash.other.pod) == ("default/q", "default/p")
     with pytest.raises(Conflict, match="the kubelet allocated it to pods default/p and default/q"):

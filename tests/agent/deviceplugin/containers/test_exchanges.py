@@ -107,7 +107,7 @@ async def test_an_exchange_of_a_pod_that_is_out_of_view_is_not_forgotten(node: N
     assert [node.assigned(name)[0]["gpu"] for name in ("p0", "p1")] == [0, 1], "nothing could be written"
     node.full, seen = set(), dict(node.watched)
     del node.watched["default", "p0"]
-    await node.plugins.shares.tidy()
+    await node.plugins.shares.clean_up()
     assert [node.assigned(name)[0]["gpu"] for name in ("p0", "p1")] == [0, 0], "that of the pod in view is written"
     node.watched.update(seen)
     given = {

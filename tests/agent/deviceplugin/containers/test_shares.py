@@ -68,7 +68,7 @@ async def test_the_kubelet_is_never_asked_to_list(node: Node, *, has_get: bool) 
     with contextlib.nullcontext() if has_get else pytest.raises(Conflict, match=r"a kubelet from 1\.34"):
         await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),)))
     with contextlib.suppress(Unavailable):
-        await node.plugins.shares.tidy()
+        await node.plugins.shares.clean_up()
     assert node.kubelet.listed == 0
 
 
@@ -210,12 +210,12 @@ async def test_an_answer_for_a_pod_that_the_watch_is_a_minute_late_to_show_is_ke
     await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 10),)))
     await node.plugins.shares.refresh()
     node.silent = True
-    await node.plugins.gate.record.tidy(node.plugins._uses_of)
+    await node.plugins.gate.record.clean_up(node.plugins._uses_of)
     node.passed_s += 61
-    await node.plugins.gate.record.tidy(node.plugins._uses_of)
+    await node.plugins.gate.record.clean_up(node.plugins._uses_of)
     assert [(each.uid, len(each.uses)) for each in node.plugins.gate.record.entries] == [("", 1)]
     node.silent = False
-    await node.plugins.gate.record.tidy(node.plugins._uses_of)
+    await node.plugins.gate.record.clean_up(node.plugins._uses_of)
     assert [(each.uid, len(each.uses)) for each in node.plugins.gate.record.entries] == [("uid-p", 1)]
 
 
@@ -224,7 +224,7 @@ async def test_tidying_mends_what_the_agent_did_not_live_to_write(node: Node) ->
     for number in range(2):
         node.assign(f"p{number}", 2, share(number, 2048))
     await node.kubelet.admit("default", "p1", Container(name="main", limits=((NEED, 2),)))
-    await node.plugins.shares.tidy()
+    await node.plugins.shares.clean_up()
     assert [node.assigned(name)[0]["gpu"] for name in ("p0", "p1")] == [1, 0]
 
 
@@ -270,15 +270,15 @@ async def test_what_no_container_needs_is_removed(node: Node) -> None:
     node.assign("q", 2, share(0, 2048))
     await node.kubelet.admit("default", "q", Container(name="main", limits=((NEED, 2),)))
     desk = node.plugins.shares  # its task looks every half minute
-    await desk.tidy()
+    await desk.clean_up()
     assert {path.name for path in node.cdi.iterdir()} >= {"nvidia.json", "tessera.dev-gpu.json"}
     assert len(list(node.cdi.glob("tessera.dev-share-*"))) == 1
     node.end("p")
     node.end("q")
-    await desk.tidy()
-    await desk.tidy()
+    await desk.clean_up()
+    await desk.clean_up()
     node.passed_s += 61
-    await desk.tidy()
+    await desk.clean_up()
     assert list(node.cdi.glob("tessera.dev-share-*")) == []
 
 
@@ -290,7 +290,7 @@ async def test_nothing_is_removed_while_the_record_lacks_a_running_pod(node: Nod
     node.watched["default", "p"] = {**node.pods["default", "p"], "status": {"phase": "Running"}}
     node.kubelet.remove("default", "p")
     for _ in range(3):
-        await node.plugins.shares.tidy()  # its task looks every half minute
+        await node.plugins.shares.clean_up()  # its task looks every half minute
     assert node.spec(got)
 
 
@@ -302,10 +302,10 @@ async def test_a_running_pod_that_the_record_never_shows_is_waited_for_no_longer
         node.ask(name, NEED, 2)
     node.watched["default", "early"] = node.pods["default", "early"] | {"status": {"phase": "Running"}}
     await node.kubelet.admit("default", "stray", Container(name="main", limits=((NEED, 2),)))
-    await node.plugins.shares.tidy()
+    await node.plugins.shares.clean_up()
     assert node.plugins.shares.unassigned == {}
     node.passed_s += 61
-    await node.plugins.shares.tidy()
+    await node.plugins.shares.clean_up()
     assert node.plugins.shares.unassigned == {"uid-stray": "default/stray"}
 
 
@@ -355,7 +355,7 @@ async def test_a_pod_that_named_its_node_takes_nothing_from_those_that_were_assi
     assert node.spec(await node.run("p", NEED, 2))
     node.end("stray")
     await node.plugins.gate.view.refresh()
-    await node.plugins.shares.tidy()
+    await node.plugins.shares.clean_up()
     assert node.plugins.shares.unassigned == {}
 
 
@@ -392,9 +392,9 @@ async def test_a_pod_whose_image_never_comes_keeps_nothing_that_it_was_mistaken_
     node.assign("p", 10, share(0, 10240))
     node.ask("stray", NEED, 10)
     await node.kubelet.admit("default", "stray", Container(name="main", limits=((NEED, 10),)))
-    await node.plugins.gate.record.tidy(node.plugins._uses_of)
+    await node.plugins.gate.record.clean_up(node.plugins._uses_of)
     node.passed_s += 61
-    await node.plugins.gate.record.tidy(node.plugins._uses_of)
+    await node.plugins.gate.record.clean_up(node.plugins._uses_of)
     assert [(each.pod, len(each.uses)) for each in node.plugins.gate.record.entries] == [("default/stray", 1)]
     node.end("p")
     node.assign("q", 10, share(0, 10240))
@@ -460,7 +460,7 @@ async def test_a_container_does_not_start_again_whose_key_was_revoked_while_it_r
     assert [each.shares for each in node.plugins.shares.assigned_requests()] == [(share(0, 2048),)]
     await node.plugins.shares.repair()
     assert not is_signed(node.pods["default", "p"], keys(AGENT))
-    await node.plugins.shares.tidy()
+    await node.plugins.shares.clean_up()
     node.trust.revoked_keys = set()
     await restart(node, HOWS[how])  # one that has forgotten what was revoked
     with pytest.raises(Conflict, match="does not count"):
@@ -484,12 +484,12 @@ async def test_what_the_agent_wrote_again_does_not_outlive_the_key_that_signed_i
     assert is_signed(node.pods["default", "p"], keys(SERVER if published else AGENT))
     node.trust.keys, node.trust.revoked_keys = keys(AGENT), {key_id(SERVER.public)}
     for _ in range(3):
-        await node.plugins.shares.tidy()
+        await node.plugins.shares.clean_up()
     with pytest.raises(Conflict, match="does not count"):
         await node.kubelet.create("default", "p", "main")
     node.trust.revoked_keys = set()
     await restart(node, HOWS[how])  # one that has forgotten what was revoked
-    await node.plugins.shares.tidy()
+    await node.plugins.shares.clean_up()
     with pytest.raises(Conflict, match="does not count"):
         await node.kubelet.create("default", "p", "main")
 
@@ -548,7 +548,7 @@ async def test_what_an_agent_of_before_started_is_known_once_the_record_was_tidi
     node.plugins = node.started()
     await node.offer((facts(0), MEMORY), (facts(1), MEMORY), how=CDI)
     node.assign("other", 2, share(1, 2048))  # another than it was started with, who knows why
-    await node.plugins.shares.tidy()
+    await node.plugins.shares.clean_up()
     on_record = {each.pod: (each.assignment, each.key) for each in node.plugins.gate.record.entries}
     text = node.pods["default", "p"]["metadata"]["annotations"]["tessera.dev/assignment"]
     assert on_record == {"default/p": (text, key_id(SERVER.public)), "default/other": ("", "")}

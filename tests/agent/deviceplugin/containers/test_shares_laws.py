@@ -116,10 +116,10 @@ class Churn:
     async def show(self) -> None:
         self.node.watched.update(self.node.pods)
 
-    async def tidy(self) -> None:
-        await self.node.plugins._tidy()
+    async def clean_up(self) -> None:
+        await self.node.plugins._clean_up()
         self.node.passed_s += 61
-        await self.node.plugins._tidy()
+        await self.node.plugins._clean_up()
 
     def check(self) -> None:
         """Check that no GPU is shared by more than it has, and that the record has the devices of each."""
@@ -150,7 +150,7 @@ async def test_no_gpu_is_shared_by_more_than_it_has_room_for(node: Node, how: Pl
         churn.fill_or_clear_disk: 2,
         churn.silence: 1,
         churn.show: 3,
-        churn.tidy: 3,
+        churn.clean_up: 3,
     }
     for _ in range(STEPS):
         (event,) = churn.rng.choices(list(events), list(events.values()))

@@ -268,21 +268,21 @@ async def test_what_cannot_be_written_down_is_said_and_not_offered(node: Node) -
     """As where the kind is older than the agent, so that every write is accepted and forgotten."""
     node.kube.prunes = True
     for _ in range(3):
-        done = await node.offers.hand_over(observed_on(*BOTH), node.offers_to_kubelet)
+        done = await node.offers.move(observed_on(*BOTH), node.offers_to_kubelet)
         assert (node.advertised.resources, done.known, done.withdrawn) == ((), False, True)
         ((resource, reason),) = done.unwritten
         assert resource == RESOURCE
         assert reason.startswith("2 devices cannot be written to status.offered of the GPUNode: ")
         assert "GPUNode n1: its kind has no field status.offered, " in reason
     node.kube.prunes = False
-    done = await node.offers.hand_over(observed_on(*BOTH), node.offers_to_kubelet)
+    done = await node.offers.move(observed_on(*BOTH), node.offers_to_kubelet)
     assert (done.known, done.unwritten, await node.offered()) == (True, (), BOTH)
 
 
 async def test_of_what_is_offered_in_part_the_rest_is_said(node: Node) -> None:
-    await node.offers.hand_over(observed_on(FIRST), node.offers_to_kubelet)
+    await node.offers.move(observed_on(FIRST), node.offers_to_kubelet)
     node.kube.stop()
-    done = await node.offers.hand_over(observed_on(*BOTH), node.offers_to_kubelet)
+    done = await node.offers.move(observed_on(*BOTH), node.offers_to_kubelet)
     assert [len(each.devices) for each in node.advertised.resources] == [1]
     assert [(name, reason[:8]) for name, reason in done.unwritten] == [(RESOURCE, "1 device")]
     node.kube.start()
@@ -307,21 +307,21 @@ async def test_a_gpu_is_released_only_when_the_kubelet_knows_it_no_more(node: No
 
 async def test_a_pod_that_was_admitted_without_what_it_asks_keeps_no_gpu_from_the_scheduler(node: Node) -> None:
     """A kubelet admits a pod that names its node without resources that are unknown; a tenant may ask any number."""
-    await node.offers.hand_over(observed_on(*BOTH), node.offers_to_kubelet)
+    await node.offers.move(observed_on(*BOTH), node.offers_to_kubelet)
     limits = {"resources": {"limits": {RESOURCE: "2147483647"}}}
     spec = {"nodeName": "n1", "containers": [{"name": "main", **limits}]}
     waiting = {"name": "main", "state": {"waiting": {"reason": "ImagePullBackOff"}}}
     await node.kube.create(PODS, {"metadata": {"name": "p", "namespace": "tenant"}, "spec": spec})
-    await node.offers.hand_over(observed_on(SECOND), node.offers_to_kubelet)
+    await node.offers.move(observed_on(SECOND), node.offers_to_kubelet)
     assert [len(each.devices) for each in node.advertised.resources] == [2], "the kubelet may admit it yet"
     status = {"status": {"containerStatuses": [waiting]}}
     await node.kube.patch(PODS, "p", status, namespace="tenant", subresource="status")
-    await node.offers.hand_over(observed_on(SECOND), node.offers_to_kubelet)
+    await node.offers.move(observed_on(SECOND), node.offers_to_kubelet)
     assert [len(each.devices) for each in node.advertised.resources] == [1]
 
 
 async def test_a_gpu_stays_for_a_bound_pod_beside_one_that_has_its_own_and_has_not_started(node: Node) -> None:
-    await node.offers.hand_over(observed_on(*BOTH), node.offers_to_kubelet)
+    await node.offers.move(observed_on(*BOTH), node.offers_to_kubelet)
     await node.kubelet.until_allocatable(RESOURCE, 2)
     waiting = {"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}
     main = {"name": "main", "resources": {"limits": {RESOURCE: "1"}}}
@@ -329,7 +329,7 @@ async def test_a_gpu_stays_for_a_bound_pod_beside_one_that_has_its_own_and_has_n
         bound = {"metadata": {"name": name, "namespace": "default"}, "spec": {"nodeName": "n1", "containers": [main]}}
         await node.kube.create(PODS, bound | {"status": {"containerStatuses": statuses}})
     await node.start("admitted", FIRST.gpu)
-    await node.offers.hand_over(observed_on(), node.offers_to_kubelet)
+    await node.offers.move(observed_on(), node.offers_to_kubelet)
     assert [each.device for resource in node.advertised.resources for each in resource.devices] == [SECOND]
 
 

@@ -179,7 +179,7 @@ class Node:
         try:
             await self.view.refresh()
             self.gate.record.release(complete=True)
-            await self.offers.hand_over(look, self.advertise)
+            await self.offers.move(look, self.advertise)
             await self.link.report(STATE, look.node, generation=0)
         except TesseraError:
             return  # it looks again
@@ -223,7 +223,7 @@ class Node:
 
     async def time_passes(self) -> None:
         await asyncio.sleep(3)
-        self.plugin.settle(frozenset(self.kubelet.healthy), asyncio.get_running_loop().time())
+        self.plugin.drop_unchosen(frozenset(self.kubelet.healthy), asyncio.get_running_loop().time())
 
     # A server
 

@@ -32,10 +32,10 @@ async def test_a_device_is_unhealthy_before_it_is_missing(monkeypatch: pytest.Mo
     both = [(name, name in IDS[:2]) for name in IDS]
     now_s = asyncio.get_running_loop().time
     assert (await listed_by(each), each.unsettled, each.awaits_kubelet) == (both, True, True)
-    each.settle(None, now_s())
-    each.settle(frozenset(IDS), now_s())
+    each.drop_unchosen(None, now_s())
+    each.drop_unchosen(frozenset(IDS), now_s())
     assert await listed_by(each) == both, "the kubelet has it as healthy"
-    each.settle(frozenset(IDS[:2]), now_s())
+    each.drop_unchosen(frozenset(IDS[:2]), now_s())
     assert (await listed_by(each), each.unsettled, each.awaits_kubelet) == (both[:2], False, False)
 
 
@@ -50,8 +50,8 @@ async def test_a_device_stays_listed_while_a_pod_is_given_it(monkeypatch: pytest
             await goes_on.wait()
             return await super().allocate(resource, ids)
 
-    def settle(each: OfferedResource) -> bool:
-        each.settle(frozenset(), asyncio.get_running_loop().time())
+    def drop_unchosen(each: OfferedResource) -> bool:
+        each.drop_unchosen(frozenset(), asyncio.get_running_loop().time())
         return each.unsettled
 
     units = plugin(two(MEMORY, UNITS), Slow())
@@ -59,20 +59,20 @@ async def test_a_device_stays_listed_while_a_pod_is_given_it(monkeypatch: pytest
     asking = asyncio.create_task(units.allocate((last,)))
     await inside.wait()
     units.update(msgspec.structs.replace(units.resource, devices=()))
-    assert settle(units)
+    assert drop_unchosen(units)
     assert await listed_by(units) == [(last, False)], "the others are nobody's"
     goes_on.set()
     await asking
     assert not units.resource.devices
-    assert not settle(units)
+    assert not drop_unchosen(units)
 
     each = plugin(two(SLICED), view=view)
     await each.allocate((IDS[3],))
     each.update(offered((facts(0, "T4"), SLICED))[GPU], leaving=frozenset({DeviceId(facts(1).uuid)}))
-    assert settle(each), "the kubelet has not recorded whose it is"
+    assert drop_unchosen(each), "the kubelet has not recorded whose it is"
     view.record("p", GPU, IDS[3])
     await each.pre_start((IDS[3],))
-    assert not settle(each)
+    assert not drop_unchosen(each)
     with pytest.raises(InvalidInput, match="one of the 2 advertised ids"):
         await each.allocate((IDS[2],))
 

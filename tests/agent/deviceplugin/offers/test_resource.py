@@ -137,7 +137,7 @@ async def test_a_container_that_ran_before_there_was_a_record_starts_again_with_
     view.objects["p"]["metadata"]["annotations"] = {"tessera.dev/isolation": "hardware"}
     if ran:
         view.objects["p"]["status"] = {"containerStatuses": [{"name": held.container, "containerID": "containerd://1"}]}
-    await own.record.tidy(lambda _: uses_of_devices(resource.devices[:1]))
+    await own.record.clean_up(lambda _: uses_of_devices(resource.devices[:1]))
     if ran:
         await each.pre_start((name,))
     else:
@@ -168,7 +168,7 @@ async def test_a_device_never_looks_free_while_a_call_for_it_is_answered() -> No
             self.objects.clear()
             own.record.release()
             each.update(msgspec.structs.replace(each.resource, devices=()))
-            each.settle(frozenset(), asyncio.get_running_loop().time())
+            each.drop_unchosen(frozenset(), asyncio.get_running_loop().time())
             observed.append((own.record.by_name, own.record.allocated_ids(GPU), each.unsettled))
 
     view = Looking()

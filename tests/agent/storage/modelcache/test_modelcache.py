@@ -117,7 +117,7 @@ class Node:
         last = None
         try:
             async with asyncio.timeout(10):
-                async for change in follow(self.kube, NODE_MODELS, Selection(), on_trouble=lambda _: None):
+                async for change in follow(self.kube, NODE_MODELS, Selection(), on_error=lambda _: None):
                     if change.object is not None and change.object.get("status"):
                         last = change.object
                         if ready(last):

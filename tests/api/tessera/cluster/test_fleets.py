@@ -245,7 +245,7 @@ REFUSED = {
         "nodes: [{name: a, gpus: [{model: T4, memory: 0}]}]\n",
         "memory that a T4 can have",
     ),
-    "GPU memory beyond the card": (
+    "more memory than the GPU has": (
         "nodes: [{name: a, gpus: [{model: T4, memory: 1Ti}]}]\n",
         "memory that a T4",
     ),

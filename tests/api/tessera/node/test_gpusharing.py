@@ -96,7 +96,7 @@ def test_sharing(text: str, want: Sharing) -> None:
     assert sharing(text) == want
 
 
-def test_a_card_that_cannot_limit_under_mps_is_not_offered_it() -> None:
+def test_a_gpu_that_cannot_limit_under_mps_is_not_offered_it() -> None:
     assert sharing("auto", "P100").modes == (Mode.WHOLE, Mode.MIG, Mode.MEMORY_SHARE)
 
 

@@ -170,7 +170,7 @@ def test_devices_stay_for_pods_that_are_bound_already(sentence: str) -> None:
 # sentence: sets of which the device is one, and how far it has come
 STATES = {
     "nobody has it": ((), "pooled"),
-    "a server has claimed it": (("taken",), "claimed"),
+    "a server has claimed it": (("reserved",), "claimed"),
     "it is desired, and not written down yet": (("desired",), "pooled"),
     "it is the kubelet's": (("desired", "offered"), "offered"),
     "a pod has it by name": (("desired", "offered", "allocatable", "allocated"), "allocated"),

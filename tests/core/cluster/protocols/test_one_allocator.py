@@ -381,7 +381,7 @@ def states(state: State, model: Model) -> dict[DeviceId, DeviceState]:
         desired=state.stored.desired,
         offered=state.stored.offered,
         allocated=frozenset(map(device_of, named)) & model.by_name,
-        taken=frozenset(each for each in model.by_name for other in claimed if overlap(each, other)),
+        reserved=frozenset(each for each in model.by_name for other in claimed if overlap(each, other)),
         allocatable=state.healthy,
     )
     return {device: state_of(device, handshake) for device in model.by_name}

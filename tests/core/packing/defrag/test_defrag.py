@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from builders import kubeobjects
 from builders.fleets import T4, amount, gpu, node
 from builders.gpunodes import sevenths
+from builders.mixedclusters import Judge, World, worlds
 from builders.shares import mig_share, whole
-from builders.worlds import Judge, World, worlds
 from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.core.cluster.cluster import Cluster, ObservedNode, ObservedPod, Phase, Record
 from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState, UnhealthyDevice
 from tessera.core.cluster.snapshot import Node, Snapshot
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
-from tessera.core.packing.defrag import Asker, DefragProposal, Evictable, propose, search
+from tessera.core.packing.defrag import DefragProposal, Evictable, PodToPlace, propose, search
 from tessera.core.packing.fit.admission import refusal
 from tessera.core.packing.ledger import Ledger, LedgerEntry
 from tessera.core.workload.need import Isolation, Need, Pod, PodKey
@@ -34,7 +34,7 @@ def holder(pod: ObservedPod) -> LedgerEntry:
 
 def fits(ledger: Ledger, need: Need, spec: Node) -> bool:
     requested = need.cpu_milli, need.memory_mib, 1
-    room = all(map(int.__ge__, ledger.left(spec.name), requested))
+    room = all(map(int.__ge__, ledger.free_resources(spec.name), requested))
     return room and refusal(need, spec) is None and ledger.fits(need, spec.name)
 
 
@@ -89,7 +89,7 @@ def fragmented(draw: st.DrawFn) -> tuple[Cluster, list[Need]]:
     return cluster(nodes, [running(each) for each in kept]), [need for need in kinds if need.asks]
 
 
-def enough(state: Cluster, moved: Sequence[ObservedPod], askers: Sequence[Need]) -> bool:
+def enough(state: Cluster, moved: Sequence[ObservedPod], targets: Sequence[Need]) -> bool:
     """Whether these moves are enough, made on a ledger of the test's own."""
     nodes = [each.node for each in state.nodes]
     ledger = Ledger()
@@ -105,14 +105,14 @@ def enough(state: Cluster, moved: Sequence[ObservedPod], askers: Sequence[Need])
         ledger.drop_pod(pod.uid)
     for spec in nodes:
         ledger.put_node(spec)
-    return all(put(ledger, need, nodes, f"asker-{n}") is not None for n, need in enumerate(askers))
+    return all(put(ledger, need, nodes, f"target-{n}") is not None for n, need in enumerate(targets))
 
 
-def fewest(state: Cluster, askers: Sequence[Need]) -> int | None:
+def fewest(state: Cluster, targets: Sequence[Need]) -> int | None:
     """How few moves are enough, by trying every set of pods that hold devices."""
     pods = [pod for pod in state.pods if pod.shares]
     for count in range(len(pods) + 1):
-        if any(enough(state, moved, askers) for moved in itertools.combinations(pods, count)):
+        if any(enough(state, moved, targets) for moved in itertools.combinations(pods, count)):
             return count
     return None
 
@@ -139,19 +139,19 @@ def replay(state: Cluster, needs: dict[PodKey, Need], got: DefragProposal) -> No
         judge.held[at].append((need, placed.place.shares))
 
 
-def asker(need: Need, number: int = 0, priority: int = 0) -> Asker:
-    return Asker(pod=PodKey(f"default/asker-{number}"), need=need, priority=priority)
+def target(need: Need, number: int = 0, priority: int = 0) -> PodToPlace:
+    return PodToPlace(pod=PodKey(f"default/target-{number}"), need=need, priority=priority)
 
 
 @settings(max_examples=50, deadline=None)
 @given(case=fragmented())
-def test_one_asker_takes_the_fewest_moves_of_all_sets_and_everything_fits_then(
+def test_one_pod_takes_the_fewest_moves_of_all_sets_and_everything_fits_then(
     case: tuple[Cluster, list[Need]],
 ) -> None:
     state, kinds = case
     for need in kinds:
-        got = propose(state, [asker(need)], free(*state.pods))
-        replay(state, {PodKey("default/asker-0"): need}, got)
+        got = propose(state, [target(need)], free(*state.pods))
+        replay(state, {PodKey("default/target-0"): need}, got)
         want = fewest(state, [need])
         assert bool(got.stuck) == (want is None)
         assert len(got.moves) == (want or 0)
@@ -161,18 +161,18 @@ def test_one_asker_takes_the_fewest_moves_of_all_sets_and_everything_fits_then(
 
 @settings(max_examples=20, deadline=None)
 @given(case=fragmented(), data=st.data())
-def test_several_askers_take_the_fewest_moves_for_all_of_them(
+def test_several_pods_take_the_fewest_moves_for_all_of_them(
     case: tuple[Cluster, list[Need]], data: st.DataObject
 ) -> None:
     state, kinds = case
     if not kinds:
         return
     needs = data.draw(st.lists(st.sampled_from(kinds), min_size=2, max_size=3))
-    askers = [asker(need, number) for number, need in enumerate(needs)]
-    got = propose(state, askers, free(*state.pods))
-    replay(state, {each.pod: each.need for each in askers}, got)
+    targets = [target(need, number) for number, need in enumerate(needs)]
+    got = propose(state, targets, free(*state.pods))
+    replay(state, {each.pod: each.need for each in targets}, got)
     want = fewest(state, needs)
-    assert len(got.placed) + len(got.stuck) == len(askers)
+    assert len(got.placed) + len(got.stuck) == len(targets)
     if want is None:
         assert got.stuck
     else:
@@ -201,7 +201,7 @@ WHOLE = amount(15_000, Isolation.HARDWARE)
 
 def test_the_smaller_of_two_goes_and_the_one_that_comes_takes_its_gpu() -> None:
     pods = two_halves()
-    got = propose(cluster(TWO, pods), [asker(WHOLE)], free(*pods))
+    got = propose(cluster(TWO, pods), [target(WHOLE)], free(*pods))
     assert [move.pod for move in got.moves] == ["default/a"]
     assert [share.gpu for share in got.moves[0].fits.shares] == [1]
     assert got.moves[0].owner == OWNER
@@ -213,60 +213,62 @@ def altered(**fields: object) -> list[ObservedPod]:
     return [msgspec.structs.replace(pod, **fields) for pod in two_halves()]
 
 
-# Keyed by a sentence: the pods, what may leave, the asker; desired is a word of the reason.
-STUCK: dict[str, tuple[list[ObservedPod], dict[PodKey, Evictable], Asker, str]] = {
+# Keyed by a sentence: the pods, what may leave, the pod to place; desired is a word of the reason.
+STUCK: dict[str, tuple[list[ObservedPod], dict[PodKey, Evictable], PodToPlace, str]] = {
     "no pod may leave": (
         two_halves(),
         {pod.pod.key: Evictable(pod=pod.pod.key, refused="it is dear") for pod in two_halves()},
-        asker(WHOLE),
-        "on n these would have to move and cannot: default/a (it is dear)",
+        target(WHOLE),
+        "on n, default/a would have to move, and it is dear",
     ),
-    "nothing is known of the pods": (two_halves(), {}, asker(WHOLE), "its controller is unknown"),
+    "nothing is known of the pods": (two_halves(), {}, target(WHOLE), "its controller is unknown"),
     "all are of a higher priority": (
         two_halves(priority=7),
         free(*two_halves()),
-        asker(WHOLE, priority=6),
+        target(WHOLE, priority=6),
         "its priority 7 is above 6",
     ),
-    "a pod is ending": (altered(ending=True), free(*two_halves()), asker(WHOLE), "it is already being deleted"),
-    "a pod cannot be read": (altered(problem="it is odd"), free(*two_halves()), asker(WHOLE), "it is odd"),
-    "a pod starts": (altered(phase=Phase.STARTING), free(*two_halves()), asker(WHOLE), "are not running yet"),
-    "devices are guessed": (altered(record=Record.UNRECORDED), free(*two_halves()), asker(WHOLE), "not recorded"),
+    "a pod is ending": (altered(ending=True), free(*two_halves()), target(WHOLE), "it is already being deleted"),
+    "a pod cannot be read": (altered(problem="it is odd"), free(*two_halves()), target(WHOLE), "it is odd"),
+    "a pod starts": (altered(phase=Phase.STARTING), free(*two_halves()), target(WHOLE), "are not running yet"),
+    "devices are guessed": (altered(record=Record.UNRECORDED), free(*two_halves()), target(WHOLE), "not recorded"),
     "a replacement fits nowhere beside it": (
         two_halves()[:1],
         free(*two_halves()),
-        asker(amount(15_000, Isolation.HARDWARE, count=2)),
-        "on n default/a would have to move, and they do not all fit elsewhere",
+        target(amount(15_000, Isolation.HARDWARE, count=2)),
+        "on n, default/a would have to move, and they do not all fit elsewhere",
     ),
     "a replacement fits nowhere": (
         two_halves(mib=14_000),
         free(*two_halves()),
-        asker(WHOLE),
-        "default/a (its replacement does not fit elsewhere)",
+        target(WHOLE),
+        "default/a would have to move, and its replacement does not fit elsewhere",
     ),
     "no GPU is large enough": (
         two_halves(),
         free(*two_halves()),
-        asker(amount(16_000)),
+        target(amount(16_000)),
         "it fits no node, even an empty one",
     ),
     "no node admits the pod": (
         two_halves(),
         free(*two_halves()),
-        asker(msgspec.structs.replace(WHOLE, node_selector=(("zone", "z"),))),
+        target(msgspec.structs.replace(WHOLE, node_selector=(("zone", "z"),))),
         "no node admits it: the node has no label zone=z, which the pod selects (n)",
     ),
     "too little cpu": (
         two_halves(),
         free(*two_halves()),
-        asker(msgspec.structs.replace(WHOLE, cpu_milli=1 << 20)),
+        target(msgspec.structs.replace(WHOLE, cpu_milli=1 << 20)),
         "moving pods does not help: too little CPU: 1048.576 requested, 64 free (n)",
     ),
 }
 
 
 @pytest.mark.parametrize(("pods", "evictable", "one", "want"), STUCK.values(), ids=STUCK)
-def test_why_nothing_helps(pods: list[ObservedPod], evictable: dict[PodKey, Evictable], one: Asker, want: str) -> None:
+def test_why_nothing_helps(
+    pods: list[ObservedPod], evictable: dict[PodKey, Evictable], one: PodToPlace, want: str
+) -> None:
     got = propose(cluster(TWO, pods), [one], evictable)
     assert got.moves == ()
     assert want in got.stuck[0].reasons[0]
@@ -277,7 +279,7 @@ def test_an_unhealthy_gpu_is_named_where_an_emptied_node_does_not_help() -> None
     unhealthy = tuple(UnhealthyDevice(device=DeviceId(each.uuid), reason="Xid 79") for each in spec.gpus)
     state = GpuNodeState(name=spec.name, gpus=spec.gpus, unhealthy=unhealthy, reported=True)
     observed = Cluster(nodes=(ObservedNode(node=spec, state=state),), snapshot=Snapshot(nodes=(spec,)))
-    got = propose(observed, [asker(WHOLE)], {})
+    got = propose(observed, [target(WHOLE)], {})
     (reason,) = got.stuck[0].reasons
     assert reason == (
         "moving pods does not help: no room for 14.7 GiB with hardware isolation: 2 GPUs are unhealthy (n)"
@@ -288,16 +290,16 @@ def test_a_node_that_withholds_the_resource_is_named_beside_those_that_are_too_s
     """A GPU of the one is large enough, so that it is not said that even an empty node could not take the pod."""
     reason = "tessera.dev/gpu-memory is not advertised: set unit: GiB"
     large = msgspec.structs.replace(node("a", gpu(0)), withheld=(("tessera.dev/gpu-memory", reason),))
-    got = propose(cluster([large, node("b", gpu(0, T4))], []), [asker(amount(39_000))], {})
+    got = propose(cluster([large, node("b", gpu(0, T4))], []), [target(amount(39_000))], {})
     small = "no GPU of the node can provide 38.1 GiB (b: 1 x T4 of 15360 MiB shared as whole, mps, memory-share)"
     assert got.stuck[0].reasons == (f"no node can take it: {reason} (a); {small}",)
 
 
-def test_askers_that_fit_alone_are_told_that_others_come_before_them() -> None:
-    askers = [asker(WHOLE, number) for number in range(3)]
-    got = propose(cluster(TWO, []), askers, {})
-    assert [each.pod for each in got.placed] == ["default/asker-0", "default/asker-1"]
-    assert got.stuck[0].reasons == ("on n it would fit, but for the pods that come before it",)
+def test_pods_that_fit_alone_are_told_that_others_come_before_them() -> None:
+    targets = [target(WHOLE, number) for number in range(3)]
+    got = propose(cluster(TWO, []), targets, {})
+    assert [each.pod for each in got.placed] == ["default/target-0", "default/target-1"]
+    assert got.stuck[0].reasons == ("on n it would fit without the pods that come before it",)
 
 
 SEVENTHS = sevenths()
@@ -318,7 +320,7 @@ def partitioned(name: str, *unhealthy: UnhealthyDevice, kept: bool = True) -> li
 
 def by_name(objects: Sequence[kubeobjects.Object]) -> DefragProposal:
     state = read_cluster(as_fields(objects))
-    pending = [Asker(pod=each.pod.key, need=each.pod.need) for each in state.pods if each.node is None]
+    pending = [PodToPlace(pod=each.pod.key, need=each.pod.need) for each in state.pods if each.node is None]
     return propose(state, pending, free(*state.pods))
 
 
@@ -349,14 +351,14 @@ def test_kube_scheduler_counts_a_device_in_use_that_is_unhealthy_twice() -> None
 
 def test_no_more_moves_than_allowed() -> None:
     pods = two_halves()
-    got = propose(cluster(TWO, pods), [asker(WHOLE)], free(*pods), most=0)
-    assert got.stuck[0].reasons == ("on n default/a would have to move, which is more than 0 moves",)
+    got = propose(cluster(TWO, pods), [target(WHOLE)], free(*pods), most=0)
+    assert got.stuck[0].reasons == ("on n, default/a would have to move, which is more than 0 moves",)
 
 
 def test_pods_that_wait_hold_nothing() -> None:
     pods = two_halves()
     waiting = msgspec.structs.replace(pods[0], node=None, shares=(), phase=Phase.WAITING)
-    got = propose(cluster(TWO, [waiting, pods[1]]), [asker(WHOLE)], free(*pods))
+    got = propose(cluster(TWO, [waiting, pods[1]]), [target(WHOLE)], free(*pods))
     assert (got.moves, len(got.placed)) == ((), 1)
 
 
@@ -364,7 +366,7 @@ def test_two_devices_take_the_pods_of_both_gpus() -> None:
     pods = two_halves()
     spare = node("m", gpu(0, T4), gpu(1, T4), cpu_milli=1_000)
     need = msgspec.structs.replace(amount(15_000, Isolation.HARDWARE, count=2), cpu_milli=2_000)
-    got = propose(cluster([*TWO, spare], pods), [asker(need)], free(*pods))
+    got = propose(cluster([*TWO, spare], pods), [target(need)], free(*pods))
     assert [move.pod for move in got.moves] == ["default/a", "default/b"]
     assert {move.fits.node for move in got.moves} == {"m"}
     assert got.fewest
@@ -389,7 +391,7 @@ WIDE = [
 
 
 def test_one_move_for_two_where_one_after_the_other_there_is_none_for_the_second() -> None:
-    got = propose(cluster(FIVE, WIDE), [asker(WHOLE), asker(WHOLE, 1)], free(*WIDE[:2]))
+    got = propose(cluster(FIVE, WIDE), [target(WHOLE), target(WHOLE, 1)], free(*WIDE[:2]))
     assert [move.pod for move in got.moves] == ["default/wide"]
     assert (len(got.placed), got.stuck, got.fewest) == (2, (), True)
 
@@ -403,22 +405,22 @@ def test_fewer_moves_for_two_than_one_after_the_other() -> None:
     pods[-1] = msgspec.structs.replace(
         pods[-1], shares=tuple(msgspec.structs.replace(share, gpu=0) for share in pods[-1].shares)
     )
-    got = propose(cluster(more, pods), [asker(WHOLE), asker(WHOLE, 1)], free(*pods[:2]))
+    got = propose(cluster(more, pods), [target(WHOLE), target(WHOLE, 1)], free(*pods[:2]))
     assert [move.pod for move in got.moves] == ["default/wide"]
     assert got.fewest
 
 
 def test_one_of_two_is_placed_and_the_other_is_reported_why_not() -> None:
     pods = two_halves()
-    got = propose(cluster(TWO, pods), [asker(WHOLE), asker(WHOLE, 1)], free(*pods))
-    assert [each.pod for each in got.placed] == ["default/asker-0"]
-    assert [each.pod for each in got.stuck] == ["default/asker-1"]
+    got = propose(cluster(TWO, pods), [target(WHOLE), target(WHOLE, 1)], free(*pods))
+    assert [each.pod for each in got.placed] == ["default/target-0"]
+    assert [each.pod for each in got.stuck] == ["default/target-1"]
     assert len(got.moves) == 1
 
 
 def test_of_many_those_that_fit_nowhere_are_not_tried_together() -> None:
     pods = two_halves()
-    got = propose(cluster(TWO, pods), [asker(amount(16_000), number) for number in range(7)], free(*pods))
+    got = propose(cluster(TWO, pods), [target(amount(16_000), number) for number in range(7)], free(*pods))
     assert len(got.stuck) == 7
 
 
@@ -429,9 +431,9 @@ BOUNDS = {"too many sets on one node": "_MOST_TRIES", "too many sets on the clus
 def test_where_there_is_too_much_to_try_one_set_a_gpu_is(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
     monkeypatch.setattr(search, bound, 0)
     pods = two_halves()
-    got = propose(cluster(TWO, pods), [asker(WHOLE)], free(*pods))
+    got = propose(cluster(TWO, pods), [target(WHOLE)], free(*pods))
     assert (len(got.moves), got.at_least, got.exhaustive, got.fewest) == (1, 1, False, True)
-    got = propose(cluster(TWO, pods), [asker(WHOLE), asker(WHOLE, 1)], free(*pods))
+    got = propose(cluster(TWO, pods), [target(WHOLE), target(WHOLE, 1)], free(*pods))
     assert (len(got.moves), len(got.stuck), got.exhaustive) == (1, 1, False)
 
 
@@ -439,14 +441,14 @@ def test_where_there_is_too_much_to_try_fewer_moves_may_exist(monkeypatch: pytes
     pods = WIDE[:1]
     need = amount(15_000, Isolation.HARDWARE, count=2)
     monkeypatch.setattr(search, "_MOST_TRIALS", 1)
-    got = propose(cluster(FIVE, WIDE), [asker(need), asker(amount(1))], free(*pods))
+    got = propose(cluster(FIVE, WIDE), [target(need), target(amount(1))], free(*pods))
     assert (len(got.moves), got.exhaustive) == (1, False)
 
 
 def test_one_set_a_node_after_other_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "_MOST_TRIES", 0)
     state = cluster([*FIVE, node("m", gpu(0, T4))], WIDE)
-    got = propose(state, [asker(amount(15_000, Isolation.HARDWARE, count=2)), asker(WHOLE, 1)], free(*WIDE))
+    got = propose(state, [target(amount(15_000, Isolation.HARDWARE, count=2)), target(WHOLE, 1)], free(*WIDE))
     assert got.placed
     assert not got.exhaustive
 
@@ -465,5 +467,5 @@ def test_one_set_a_node_that_is_not_enough(
     monkeypatch.setattr(search, "_MOST_TRIES", 0)
     need = msgspec.structs.replace(amount(15_000, Isolation.HARDWARE, count=2), cpu_milli=2_000)
     pods = two_halves(mib=mib)
-    got = propose(cluster([*TWO, *more], pods), [asker(need)], free(*pods), most=most)
+    got = propose(cluster([*TWO, *more], pods), [target(need)], free(*pods), most=most)
     assert (got.moves, len(got.stuck), got.exhaustive) == ((), 1, False)

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders.fleets import A100, T4, amount, gpu, node, pods
+from builders.mixedclusters import nodes_of
 from builders.shares import share
-from builders.worlds import nodes_of
 from tessera.core.cluster.snapshot import Assignment, Node, NodeName, Running, Share, Snapshot
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import Demand, Fleet
@@ -73,7 +73,7 @@ def column(fleet: Fleet, name: str) -> list[object]:
     at = fleet.index[name]
     rows = len(fleet.gpu_index[at])
     offers = [(key, fleet.offers[i, :rows, at].tolist()) for key, i in fleet.classes.items()]
-    arrays = (fleet.serves, fleet.compute_left, fleet.memory_left, fleet.left, fleet.used, fleet.clients)
+    arrays = (fleet.serves, fleet.compute_left, fleet.memory_left, fleet.remaining, fleet.used, fleet.clients)
     return [
         fleet.nodes[at],
         fleet.gpu_index[at],
@@ -113,4 +113,4 @@ def test_many_changes_of_gpus_make_the_fleet_take_a_new_shape_and_nothing_else()
         fleet.put(node("b", gpu(0)))
         fleet.put(node("b", gpu(0, T4)))
     assert fleet.shape == shape + 1
-    assert fleet.left[:, fleet.index["b"]].tolist() == [100, 0]
+    assert fleet.remaining[:, fleet.index["b"]].tolist() == [100, 0]

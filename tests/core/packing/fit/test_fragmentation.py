@@ -17,7 +17,7 @@ from tessera.core.packing.pack import Packer
 from tessera.core.workload.need import Ask, Form, Isolation, Need
 
 HALF = profile("1g.8gb", 1, (0, 1), 8_000)
-CARD = GpuModel(name="card", arch="", memory_mib=16_000, memory_slices=2, compute_slices=2, profiles=(HALF,))
+HALVED = GpuModel(name="halved", arch="", memory_mib=16_000, memory_slices=2, compute_slices=2, profiles=(HALF,))
 PLAIN = GpuModel(name="plain", arch="", memory_mib=0)
 WHOLE = Ask(resource="nvidia.com/gpu")
 
@@ -32,7 +32,7 @@ def gpus(model: GpuModel, count: int, **sharing: object) -> tuple[Gpu, ...]:
 
 
 NODES = (
-    Node(name=NodeName("a"), cpu_milli=8_000, memory_mib=100, gpus=gpus(CARD, 4)),
+    Node(name=NodeName("a"), cpu_milli=8_000, memory_mib=100, gpus=gpus(HALVED, 4)),
     Node(
         name=NodeName("b"), cpu_milli=2_000, memory_mib=100, gpus=gpus(PLAIN, 2, modes=(Mode.WHOLE, Mode.MEMORY_SHARE))
     ),
@@ -41,7 +41,7 @@ NODES = (
         name=NodeName("d"),
         cpu_milli=8_000,
         memory_mib=100,
-        gpus=(*gpus(PLAIN, 1), Gpu(index=1, model=CARD, memory_mib=16_000)),
+        gpus=(*gpus(PLAIN, 1), Gpu(index=1, model=HALVED, memory_mib=16_000)),
     ),
 )
 PODS = st.sampled_from(
@@ -49,7 +49,7 @@ PODS = st.sampled_from(
         Need(cpu_milli=1_000),
         Need(cpu_milli=3_000, asks=(WHOLE,)),
         Need(cpu_milli=500, asks=(Ask(resource="nvidia.com/gpu", count=2),)),
-        Need(cpu_milli=500, asks=(Ask(resource="nvidia.com/gpu", count=2),), models=("card",)),
+        Need(cpu_milli=500, asks=(Ask(resource="nvidia.com/gpu", count=2),), models=("halved",)),
         Need(cpu_milli=500, asks=(compute(30),)),
         Need(cpu_milli=1_500, asks=(compute(80),), models=("plain",)),
         Need(asks=(compute(10, 9_000),)),
@@ -74,7 +74,7 @@ def test_the_explained_losses_add_up_to_the_amount(mix: list[tuple[Need, int]], 
     for node in range(len(NODES)):
         losses = measure.explain(fleet, node)
         assert 10 * amount[node] == sum(loss.milli * loss.pod.weight for loss in losses)
-        assert all(0 <= loss.milli <= 10 * fleet.left[:, node].sum() for loss in losses)
+        assert all(0 <= loss.milli <= 10 * fleet.remaining[:, node].sum() for loss in losses)
 
 
 def test_losses_say_why() -> None:
@@ -107,7 +107,7 @@ def test_typical_pods_are_the_most_frequent_until_they_cover_the_part_asked_for(
     assert typical(()) == ()
 
 
-# sentence: (asks, want: percent of a card of 16,000 MiB in two units)
+# sentence: (asks, want: percent of a GPU of 16,000 MiB in two units)
 SIZES = {
     "nothing": ((), 0),
     "a whole GPU": ((WHOLE,), 100),
@@ -127,4 +127,4 @@ SIZES = {
 @pytest.mark.parametrize("sentence", SIZES)
 def test_size(sentence: str) -> None:
     asks, want = SIZES[sentence]
-    assert percent_of(asks, GpuType.of(gpus(CARD, 1)[0])) == want
+    assert percent_of(asks, GpuType.of(gpus(HALVED, 1)[0])) == want

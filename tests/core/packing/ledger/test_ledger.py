@@ -165,10 +165,10 @@ def test_a_pod_put_again_replaces_what_it_held_wherever_that_was() -> None:
 def test_cpu_memory_and_pods_are_counted_but_not_judged() -> None:
     need = Need(cpu_milli=60_000, memory_mib=1 << 19)
     ledger = ledger_of(node("n", gpu(0, T4)), pods=(entry("a", need=need), entry("b", need=need)))
-    assert ledger.left("n") == (64_000 - 120_000, 0, 108)
+    assert ledger.free_resources("n") == (64_000 - 120_000, 0, 108)
     assert ledger.fits(msgspec.structs.replace(amount(1), cpu_milli=99_000), "n")
     ledger.put_node(node("n", gpu(0, T4), cpu_milli=200_000))
-    assert ledger.left("n") == (80_000, 0, 108)
+    assert ledger.free_resources("n") == (80_000, 0, 108)
 
 
 def test_numbers_too_large_to_count_are_counted_as_very_large() -> None:
@@ -176,7 +176,7 @@ def test_numbers_too_large_to_count_are_counted_as_very_large() -> None:
     spec = msgspec.structs.replace(node("n", gpu(0, T4), gpu(0, A30)), cpu_milli=1 << 80)
     ledger = ledger_of(spec, pods=(entry("a", need=huge),))
     ledger.arrive("b", huge)
-    assert ledger.left("n")[0] == 0
+    assert ledger.free_resources("n")[0] == 0
     assert (
         ledger.filter(huge, ["n"])
         .hopeless["n"]
@@ -357,7 +357,7 @@ def test_a_node_put_as_it_was_changes_nothing() -> None:
     ledger.put_node(spec)
     ledger.put_node(msgspec.structs.replace(spec, labels=(("zone", "a"),)))
     ledger.put_node(msgspec.structs.replace(spec, max_pods=10))
-    assert ledger.left("n")[2] == 9
+    assert ledger.free_resources("n")[2] == 9
     assert not ledger.fits(amount(1_000), "n")
 
 

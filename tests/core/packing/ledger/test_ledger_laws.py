@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders.mixedclusters import Judge, World, legal, nodes_of, worlds
 from builders.shares import whole
-from builders.worlds import Judge, World, legal, nodes_of, worlds
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import Fleet
@@ -230,7 +230,7 @@ def schedule(ledger: Ledger, nodes: Sequence[Node], need: Need, uid: str) -> Led
     roomy = [
         str(node.name)
         for node in nodes
-        if all(map(int.__ge__, ledger.left(node.name), (need.cpu_milli, need.memory_mib, 1)))
+        if all(map(int.__ge__, ledger.free_resources(node.name), (need.cpu_milli, need.memory_mib, 1)))
     ]
     unsuited = ledger.unsuited(need, roomy)
     roomy = [name for name in roomy if name not in unsuited]

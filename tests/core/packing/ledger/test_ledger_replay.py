@@ -32,7 +32,7 @@ class Scheduler:
 
     def roomy(self, node: Node, need: Need) -> bool:
         requested = need.cpu_milli, need.memory_mib, 1
-        return all(map(int.__ge__, self.ledger.left(node.name), requested))
+        return all(map(int.__ge__, self.ledger.free_resources(node.name), requested))
 
     def schedule(self, uid: str, need: Need) -> Spot:
         """Place a pod, or return None."""

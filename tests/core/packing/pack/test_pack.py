@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from builders.worlds import T4, Judge, World, worlds
+from builders.mixedclusters import T4, Judge, World, worlds
 from tessera.core.cluster.gputypes import Ints
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Running, Snapshot
 from tessera.core.packing.fit import Fleet
@@ -16,7 +16,7 @@ from tessera.core.workload.need import Ask, Form, Need, Pod, PodKey
 
 
 def arrays(fleet: Fleet) -> list[Ints]:
-    names = ("room", "serves", "compute_left", "memory_left", "amounts", "left", "used", "clients", "offers")
+    names = ("room", "serves", "compute_left", "memory_left", "amounts", "remaining", "used", "clients", "offers")
     return [getattr(fleet, name).copy() for name in names]
 
 
@@ -92,9 +92,9 @@ def test_gpus_named_with_the_scores_are_those_the_policy_puts_first(policy: str,
 
 @pytest.mark.parametrize("policy", ["first-fit", "fgd", "tessera"])
 def test_kept_scores_are_full_scores_on_a_fleet_that_fills_up(policy: str) -> None:
-    cards = tuple(Gpu(index=i, model=T4, memory_mib=T4.memory_mib) for i in range(2))
+    two = tuple(Gpu(index=i, model=T4, memory_mib=T4.memory_mib) for i in range(2))
     nodes = tuple(
-        Node(name=NodeName(f"n{i}"), cpu_milli=8_000, memory_mib=32_000, gpus=cards[: 1 + i % 2]) for i in range(100)
+        Node(name=NodeName(f"n{i}"), cpu_milli=8_000, memory_mib=32_000, gpus=two[: 1 + i % 2]) for i in range(100)
     )
     share = Ask(resource="tessera.dev/gpu-memory", form=Form.NEED, memory_mib=6_000)
     kinds = [

@@ -18,7 +18,7 @@ from tessera.core.packing.pack import UNFIT, Mix, Packer
 from tessera.core.workload.need import Ask, Form, Need
 from tessera.errors import InvalidInput
 
-CARDS = tuple(GpuModel(name=name, arch="", memory_mib=0) for name in ("G2", "T4"))
+TWO_MODELS = tuple(GpuModel(name=name, arch="", memory_mib=0) for name in ("G2", "T4"))
 SHARING = Sharing(modes=(Mode.WHOLE, Mode.MEMORY_SHARE))
 CPU, GPU = 128_000, 8_000
 
@@ -52,7 +52,7 @@ def fleets(draw: st.DrawFn) -> tuple[Node, ...]:
             gpus=tuple(Gpu(index=g, model=a_gpu, memory_mib=0, sharing=SHARING) for g in range(gpus)),
         )
         for i, (cpu, gpus) in enumerate(sizes[:5])
-        for a_gpu in [draw(st.sampled_from(CARDS))]
+        for a_gpu in [draw(st.sampled_from(TWO_MODELS))]
     )
 
 
@@ -70,7 +70,7 @@ class View:
     def __init__(self, fleet: Fleet, node: int, held: list[Need]) -> None:
         spec = fleet.nodes[node]
         self.cpu = spec.cpu_milli - sum(pod.cpu_milli for pod in held)
-        self.left: list[int] = [10 * v for v in fleet.left[: len(spec.gpus), node].tolist()]
+        self.left: list[int] = [10 * v for v in fleet.remaining[: len(spec.gpus), node].tolist()]
         self.model = spec.gpus[0].model.name if spec.gpus else ""
         self.held = [milli(pod) for pod in held if pod.asks]
 

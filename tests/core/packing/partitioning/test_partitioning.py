@@ -551,7 +551,7 @@ def test_a_gpu_that_is_not_cut_is_left_alone() -> None:
     world.reconcile()
     (first,) = world.desired
     decision = world.reconcile(later_s=60)
-    assert [each.reason for each in decision.events if each.warning] == ["DevicesNotMade"]
+    assert [each.reason for each in decision.events if each.warning] == ["DevicesNotCreated"]
     assert [each.gpu for each in world.desired] == [{"GPU-0": "GPU-1", "GPU-1": "GPU-0"}[first.gpu]]
     world.reconcile(later_s=60)
     assert [each.gpu for each in world.desired] == [first.gpu]

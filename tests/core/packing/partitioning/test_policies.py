@@ -96,7 +96,7 @@ def test_pods_that_a_policy_s_nodes_do_not_admit_are_no_business_of_it() -> None
     assert [name for name, _ in decisions["low"].desired] == ["other"]
     memories, decisions = advance_all(memories, policies, observed, 5)
     assert [name for name, _ in decisions["high"].desired] == ["best"]
-    assert memories["high"].left == frozenset()
+    assert memories["high"].unplaced == frozenset()
 
 
 def test_what_a_policy_forbids_is_not_done() -> None:

@@ -64,7 +64,7 @@ def test_without_bounds_or_slots_there_is_no_decision(facts: ServerFacts, want: 
 
 
 def test_an_annotation_that_cannot_be_read_is_bad_input_and_reported() -> None:
-    facts = changed_facts(FACTS, trouble="annotation x: 'y' is not a number")
+    facts = changed_facts(FACTS, problem="annotation x: 'y' is not a number")
     _, found = decide_replicas(ScalingState(), facts, load(), 0.0)
     assert (found.replicas, found.reason, found.bad) == (None, "annotation x: 'y' is not a number", True)
 

@@ -19,7 +19,7 @@ from tessera.core.serving.autoscaling.serverfacts import (
 
 POD = ModelPod(
     url="http://10.0.0.1:8002/metrics",
-    trouble="",
+    problem="",
     running=True,
     ready=True,
     unschedulable=False,
@@ -27,7 +27,7 @@ POD = ModelPod(
     cold_start_s=90.0,
 )
 UNREADY = msgspec.structs.replace(POD, ready=False, cold_start_s=None)
-DEPLOYMENT = ModelDeployment(name="llm", replicas=5, slots=8, revision="2", cold_start_s=None, trouble="")
+DEPLOYMENT = ModelDeployment(name="llm", replicas=5, slots=8, revision="2", cold_start_s=None, problem="")
 BOUNDS = HpaBounds(name="llm", deployment="llm", min_replicas=2, max_replicas=5)
 
 

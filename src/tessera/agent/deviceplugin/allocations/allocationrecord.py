@@ -388,7 +388,7 @@ class AllocationRecord:
             left = lastgate.release(self._entries, observed, complete=complete)
             self._keep_in_memory(left)
 
-    async def tidy(
+    async def clean_up(
         self,
         uses_of: Callable[[KubeletAllocation], tuple[AllocatedDevice, ...]],
         daemons: Container[str] = (),

@@ -25,11 +25,11 @@ def read_answers(path: Path | None, log: Logger) -> Answers:
         return Answers()
 
 
-def write_answers(path: Path | None, kept: Answers, log: Logger) -> None:
+def write_answers(path: Path | None, answers: Answers, log: Logger) -> None:
     """Replace the file; log a failure."""
     if path is None:
         return
     try:
-        write_through(path, agentfiles.write_answers(kept))
+        write_through(path, agentfiles.write_answers(answers))
     except OSError as error:
         log.warning("answers_not_kept", reason=f"{path}: {error.strerror}")

@@ -316,12 +316,12 @@ def _annotated(pod: Object, annotations: Mapping[str, str]) -> Object:
     return {**pod, "metadata": {**pod["metadata"], "annotations": {**annotations_of(pod), **annotations}}}
 
 
-def _agree(requests: Iterable[AssignedRequest], own: Iterable[AssignedRequest], started: StartedPod | None) -> bool:
+def _agree(requests: Iterable[AssignedRequest], present: Iterable[AssignedRequest], started: StartedPod | None) -> bool:
     """Return whether requests match what a pod's started containers were started with, by the pod's record."""
     shares = {each.key: each.shares for each in requests}
     containers = frozenset[tuple[str, str]]() if started is None else started.containers
     return all(
-        shares.get(each.key) == each.shares for each in own if (each.key.container, each.key.resource) in containers
+        shares.get(each.key) == each.shares for each in present if (each.key.container, each.key.resource) in containers
     )
 
 

@@ -13,7 +13,7 @@ from tessera.api.nvidia import migminors
 from tessera.core.cluster.instances import placement_of
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations.agentallocations import AllocatedDevice, uses_of_shares
-from tessera.core.deviceplugin.allocations.matching import AssignedRequest, absent, misfit
+from tessera.core.deviceplugin.allocations.matching import AssignedRequest, absent, mismatch
 from tessera.core.deviceplugin.containers.edits import HostPlaces, ShareEdits
 from tessera.core.deviceplugin.containers.edits import edits as share_edits
 from tessera.core.deviceplugin.containers.injection import VOID
@@ -91,9 +91,9 @@ class DeviceMaker:
         """Return the devices named by shares."""
         return uses_of_shares(shares, self.inventory)
 
-    def misfit(self, request: AssignedRequest) -> str:
+    def mismatch(self, request: AssignedRequest) -> str:
         """Return why a GPU of a request does not match the pod's request."""
-        return misfit(request, self.inventory)
+        return mismatch(request, self.inventory)
 
     def absent(self, request: AssignedRequest) -> str:
         """Return which GPU of a request is not there."""
@@ -154,9 +154,9 @@ class DeviceMaker:
         return msgspec.structs.replace(made, device_nodes=nodes)
 
 
-def naming(uuids: Iterable[str], made: ShareEdits) -> ShareEdits:
+def naming(uuids: Iterable[str], unnamed: ShareEdits) -> ShareEdits:
     """Return what a container gets, with GPUs and MIG instances named for every device list strategy."""
-    return msgspec.structs.replace(made, env=(("TESSERA_GPU_UUIDS", ",".join(uuids)), *made.env))
+    return msgspec.structs.replace(unnamed, env=(("TESSERA_GPU_UUIDS", ",".join(uuids)), *unnamed.env))
 
 
 def _whole(facts: GpuFacts, placement: Placement | None = None) -> Share:

@@ -51,7 +51,7 @@ class Exchanges:
         """Corrections that are decided and not written yet."""
         self._unheld_s: dict[Units, float] = {}
         self.mistaken = frozenset[RequestKey]()
-        """Containers that the last `mend` found with devices of another size or kind than theirs."""
+        """Containers that the last `repair` found with devices of another size or kind than theirs."""
 
     @property
     def answers(self) -> tuple[Answer, ...]:
@@ -126,7 +126,7 @@ class Exchanges:
         ours = known is not None and known.request.uid == request.uid
         return msgspec.structs.replace(request, shares=known.shares) if known is not None and ours else request
 
-    async def mend(self, allocated: tuple[KubeletAllocation, ...]) -> dict[RequestKey, TesseraError]:
+    async def repair(self, allocated: tuple[KubeletAllocation, ...]) -> dict[RequestKey, TesseraError]:
         """Correct the assignments to match what holders were answered; return those that cannot be corrected, and why.
 
         Containers of these are not started; the others go on.

@@ -73,7 +73,7 @@ class DevicePreparer(Protocol):
     def uses(self, shares: tuple[Share, ...]) -> tuple[AllocatedDevice, ...]:
         """Return the devices named by shares."""
 
-    def misfit(self, request: AssignedRequest) -> str:
+    def mismatch(self, request: AssignedRequest) -> str:
         """Return why a GPU of a request does not match the pod's request; empty where all do."""
 
     def absent(self, request: AssignedRequest) -> str:
@@ -177,7 +177,7 @@ class ShareAllocator:
         """
         # 1. Find the container with these ids, and its assignment.
         holder = await self._gate.holder(resource, ids)
-        request = await self._own(holder, len(ids))
+        request = await self._assigned_request(holder, len(ids))
         # 2. If `Allocate` named the devices, correct the assignments to match.
         answer = self._exchanges.answer_for((resource, frozenset(ids)))
         named = answer is not None and answer.fixed
@@ -231,7 +231,7 @@ class ShareAllocator:
                 not there any more; or the answer is lost.
 
         """
-        why = self._maker.misfit(request) or self._maker.absent(request)
+        why = self._maker.mismatch(request) or self._maker.absent(request)
         if fixed:
             self._gate.record.follow(self._maker.inventory)
             now = {use.device for use in self._maker.uses(request.shares)}
@@ -244,7 +244,7 @@ class ShareAllocator:
                 f"pod {holder.pod}, container {holder.container}", found=why, hint="delete and recreate the pod"
             )
 
-    async def tidy(self) -> None:
+    async def clean_up(self) -> None:
         """Remove unused specifications, forget unclaimed answers, and repair assignments.
 
         While the kubelet's record lacks a running pod nothing is removed, for at most a minute.
@@ -270,7 +270,7 @@ class ShareAllocator:
             if removed:
                 self._log.info("shares_removed", shares=[name.removeprefix(_PREFIX) for name in removed])
             if self._injection.fixed_at_allocate:
-                await self._mend(allocated)
+                await self._repair(allocated)
 
     async def _find_unassigned(self, allocated: tuple[KubeletAllocation, ...]) -> None:
         """Find pods with units and without an assignment also before they start: their image may never be pulled.
@@ -328,7 +328,7 @@ class ShareAllocator:
         self._exchanges.forget(await self._exchanges.recorded(), units)
         if fixed:
             # Shares answered to another pod than the chosen one must not count as free.
-            await self._mend(allocated)
+            await self._repair(allocated)
             self._clear_presumed_uses(allocated)
         try:
             return self._unserved(resource, len(ids), allocated, fixed=fixed)
@@ -382,7 +382,7 @@ class ShareAllocator:
         """
         requests, answers = self.assigned_requests(), self._exchanges.answers
         if fixed:
-            requests = tuple(each for each in requests if not self._maker.misfit(each))
+            requests = tuple(each for each in requests if not self._maker.mismatch(each))
         if readmitted:
             requests = tuple(msgspec.structs.replace(each, running=False) for each in requests)
         with contextlib.suppress(Conflict):
@@ -413,7 +413,7 @@ class ShareAllocator:
             return self._gate.times.late_s
         return 0.0
 
-    async def _own(self, holder: AgentAllocation, units: int) -> AssignedRequest:
+    async def _assigned_request(self, holder: AgentAllocation, units: int) -> AssignedRequest:
         """Return the assigned allocation of a container."""
         request = self._request_of(holder)
         if request is None or request.units != units:
@@ -459,7 +459,7 @@ class ShareAllocator:
 
     async def _exchange(self, request: AssignedRequest, holder: AgentAllocation) -> AssignedRequest:
         """Return the request with what its container was answered; assignments match when this returns."""
-        refused = (await self._mend(await self._view.container_devices())).get(request.key)
+        refused = (await self._repair(await self._view.container_devices())).get(request.key)
         if isinstance(refused, Unavailable):
             raise refused
         if refused is not None:
@@ -467,13 +467,13 @@ class ShareAllocator:
             raise refused
         return self._request_of(holder) or request
 
-    async def _mend(self, allocated: tuple[KubeletAllocation, ...]) -> dict[RequestKey, TesseraError]:
+    async def _repair(self, allocated: tuple[KubeletAllocation, ...]) -> dict[RequestKey, TesseraError]:
         """Correct assignments to match what holders were answered; return those that cannot be corrected, and why.
 
         A container that was answered with a share of another size or kind never starts: its pod is evicted, and the
         share is the one's that it is assigned to.
         """
-        refused = await self._exchanges.mend(allocated)
+        refused = await self._exchanges.repair(allocated)
         for each in allocated:
             pod = f"{each.namespace}/{each.pod}"
             holder = AgentAllocation(

@@ -40,7 +40,7 @@ from tessera.core.gpu.inventory import Inventory
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
 
-__all__ = ["Advertise", "DeviceOffers", "HandOver", "OfferableDevices"]
+__all__ = ["Advertise", "DeviceOffers", "MoveProgress", "OfferableDevices"]
 
 Advertise = Callable[[NodeOffer, frozenset[DeviceId]], Awaitable[bool]]
 """Sends the kubelet new device lists, and serves leaving devices to pods they were already chosen for.
@@ -64,8 +64,8 @@ class OfferableDevices(msgspec.Struct, frozen=True, kw_only=True):
     node: Object
 
 
-class HandOver(NamedTuple):
-    """How far the move has come."""
+class MoveProgress(NamedTuple):
+    """How far devices have moved between kubelet and scheduler."""
 
     known: bool
     """Whether the kubelet has all devices to advertise by name, and no others."""
@@ -115,7 +115,7 @@ class DeviceOffers:
         """Return whether the kubelet may still allocate something of a GPU: it has not dropped all of it."""
         return self._gpunode.absent or any(gpu == device.gpu for device in self._gpunode.offered())
 
-    async def hand_over(self, observed: OfferableDevices, advertise: Advertise) -> HandOver:
+    async def move(self, observed: OfferableDevices, advertise: Advertise) -> MoveProgress:
         """Move devices as far as possible in one pass.
 
         Raises:
@@ -133,7 +133,7 @@ class DeviceOffers:
             await self.release(observed, released)
         unwritten = tuple(self._unwritten(observed)) if self.problem else ()
         withdrawn = known and by_name(now) <= by_name(observed.offered)
-        return HandOver(
+        return MoveProgress(
             known=withdrawn and not unwritten,
             withdrawn=withdrawn,
             unfinished=bool(plan.withdrawing - released),
@@ -158,15 +158,15 @@ class DeviceOffers:
             return observed.offered, OfferPlan(advertise=by_name(observed.offered))
         offered = with_former(observed.offered, self._last, await self._bound_for(observed))
         desired = by_name(offered)
-        taken = self._taken(observed, desired, claims=())
+        reserved = self._in_use(observed, desired, claims=())
         self.problem = ""
-        if self._gpunode.lost or desired - self._gpunode.offered() - taken:
+        if self._gpunode.lost or desired - self._gpunode.offered() - reserved:
             try:
                 await self._commit(observed, desired)
             except (TesseraError, TimeoutError) as error:  # what is advertised already stays advertised
                 self.problem = str(error) or type(error).__name__
                 self._log.warning("offer_not_written", reason=self.problem)
-        plan = plan_offer(desired, self._gpunode.offered(), self._gate.record.by_name, taken)
+        plan = plan_offer(desired, self._gpunode.offered(), self._gate.record.by_name, reserved)
         self._last = restricted(offered, plan.advertise)
         return self._last, plan
 
@@ -213,8 +213,8 @@ class DeviceOffers:
             lost = self._gpunode.lost
             await self._pods.refresh()  # after the object: the pod of a vanished claim is bound by now
             committed = devices_one_by_one(state.offered) | lost
-            taken = self._taken(observed, desired, state.claims)
-            add = plan_offer(desired, committed, self._gate.record.by_name, taken).add
+            reserved = self._in_use(observed, desired, state.claims)
+            add = plan_offer(desired, committed, self._gate.record.by_name, reserved).add
             if not add and not lost:
                 return
             with contextlib.suppress(Conflict):
@@ -226,7 +226,7 @@ class DeviceOffers:
             hint="the agent tries again at its next observation",
         )
 
-    def _taken(
+    def _in_use(
         self, observed: OfferableDevices, desired: frozenset[DeviceId], claims: Iterable[Claim]
     ) -> frozenset[DeviceId]:
         """Return the desired devices that overlap claims, assignments or allocations."""

@@ -44,7 +44,7 @@ class ListedResource(abc.ABC, Generic[OfferT]):
     """A `DevicePlugin` for one resource; its devices change by `update`, and `end` withdraws it.
 
     Withdrawn devices stay listed as unhealthy until the kubelet cannot have chosen them
-    (`core.deviceplugin.offers.listing`): call `settle` from time to time; the plugin ends when nothing is `unsettled`.
+    (`core.deviceplugin.offers.listing`): call `drop_unchosen` at intervals; the plugin ends when none is `unsettled`.
 
     Args:
         resource: advertised at first, a msgspec record.
@@ -111,7 +111,7 @@ class ListedResource(abc.ABC, Generic[OfferT]):
         """Whether the kubelet's healthy devices matter now: it was sent the current list."""
         return self._is_sent() and any(each.known_s is None for each in self._withdrawn)
 
-    def settle(self, allocatable: Container[str] | None, asked_s: float) -> None:
+    def drop_unchosen(self, allocatable: Container[str] | None, asked_s: float) -> None:
         """Stop listing devices that the kubelet cannot have chosen.
 
         Args:

@@ -19,7 +19,7 @@ from tessera.core.workload.need import Isolation
 from tessera.core.workload.tesseranames import ISOLATION
 from tessera.errors import Conflict, InvalidInput, shown
 
-__all__ = ["Handover", "OfferedResource", "Shares"]
+__all__ = ["Handover", "OfferedResource", "ShareAllocations"]
 
 _CHOOSE = "set schedulerName: tessera-scheduler, which chooses a suitable device, and recreate the pod"
 
@@ -42,8 +42,8 @@ class Handover(Protocol):
         """Return the driver's present indices of devices."""
 
 
-class Shares(Protocol):
-    """Allocates resources by assignment."""
+class ShareAllocations(Protocol):
+    """Answers the kubelet for pods with an assignment."""
 
     async def allocate(self, resource: str, ids: tuple[str, ...]) -> ContainerResponse:
         """Return what the container gets."""
@@ -60,7 +60,7 @@ class OfferedResource(ListedResource[Resource]):
         resource: Resource,
         handover: Handover,
         gate: Gate,
-        shares: Shares,
+        shares: ShareAllocations,
         *,
         policy: AllocationPolicy = "distributed",
     ) -> None:

@@ -15,7 +15,7 @@ from tessera.clients.kubelet.sockets import identity
 from tessera.core.deviceplugin.offers.prefer import AllocationPolicy
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import TesseraError
-from tessera.log import Complaint, Logger
+from tessera.log import Logger, RepeatedError
 from tessera.loops import one_turn
 
 __all__ = ["PluginServers"]
@@ -35,7 +35,7 @@ OfferT = TypeVar("OfferT", bound=Offered)
 class _Server(Generic[OfferT]):
     """A resource's plugin, and the state of its registration."""
 
-    def __init__(self, plugin: ListedResource[OfferT], complain: Complaint) -> None:
+    def __init__(self, plugin: ListedResource[OfferT], complain: RepeatedError) -> None:
         self.plugin = plugin
         self.desired = True
         """Whether the resource is advertised; if not, it ends as soon as the kubelet cannot have chosen any of it."""
@@ -125,7 +125,7 @@ class PluginServers(Generic[OfferT]):
                 if name in self._servers:
                     self._servers[name].plugin.update(resource, policy=policy, leaving=leaving)
                 else:
-                    complain = Complaint(self._log, "resource_not_advertised", resource=name)
+                    complain = RepeatedError(self._log, "resource_not_advertised", resource=name)
                     self._servers[name] = _Server(self._make(resource), complain)
             await self._tend()
             async with asyncio.TaskGroup() as group:
@@ -140,7 +140,7 @@ class PluginServers(Generic[OfferT]):
         asked_s, known = asyncio.get_running_loop().time(), await self._known()
         async with self._turn:
             for name, each in self._servers.items():
-                each.plugin.settle(known.get(name), asked_s)
+                each.plugin.drop_unchosen(known.get(name), asked_s)
             await self._tend()
 
     async def _known(self) -> Mapping[str, frozenset[str]]:
@@ -198,7 +198,7 @@ class PluginServers(Generic[OfferT]):
             return
         await register(self._kubelet, _endpoint(name), name, entry.plugin.options)
         entry.registered, entry.checked_s = kubelet, now_s
-        entry.complain.settle()
+        entry.complain.clear()
         self._log.info("resource_advertised", resource=name, devices=len(entry.plugin.resource.devices))
 
     async def _withdraw(self, entry: _Server[OfferT]) -> None:

@@ -31,7 +31,7 @@ from tessera.core.storage.disks.plan import DiskPlan, DiskSpec, DiskState
 from tessera.core.storage.disks.steps import Step
 from tessera.core.workload.kubernetesnames import HOSTNAME
 from tessera.errors import Conflict, TesseraError, Unsupported
-from tessera.log import Complaint, logger
+from tessera.log import RepeatedError, logger
 from tessera.loops import one_turn
 
 __all__ = ["DisksKeeper", "KeeperSettings"]
@@ -65,7 +65,7 @@ class DisksKeeper:
         self._log = logger(node=settings.node)
         self._record = NodeRecord(kube, settings.node, self._log)
         self._folders = VolumeFolders(Path(settings.disks.mount))
-        self._complain = Complaint(self._log, "disks_not_kept")
+        self._complain = RepeatedError(self._log, "disks_not_kept")
         self._reconciled = False
 
     def waiting_for(self) -> str:
@@ -100,7 +100,7 @@ class DisksKeeper:
         # 3. Reconcile the volumes. While the disks are not mounted, another disk is at the path.
         if plan.state is DiskState.READY:
             await self._keep_volumes(plan)
-        self._complain.settle()
+        self._complain.clear()
 
     def _done(self, step: Step) -> None:
         self._log.info("disks_step", step=type(step).__name__)

@@ -141,14 +141,14 @@ class ModelDisk:
         self._share(found)
         return found
 
-    def _share(self, there: Mapping[str, ModelOnDisk]) -> None:
+    def _share(self, on_disk: Mapping[str, ModelOnDisk]) -> None:
         """Share exactly the present revisions with peers."""
-        for name in self._shared.keys() | there.keys():
-            revisions = there[name].revisions if name in there else ()
+        for name in self._shared.keys() | on_disk.keys():
+            revisions = on_disk[name].revisions if name in on_disk else ()
             if revisions != self._shared.get(name):
                 with contextlib.suppress(TesseraError, OSError):  # they are not there any more
                     self.sharing.serve(self.model(name))
-        self._shared = {name: each.revisions for name, each in there.items()}
+        self._shared = {name: each.revisions for name, each in on_disk.items()}
 
     def _mount(self, name: str) -> None:
         """Mount the images of a model, as after a reboot; pods do not get one that cannot be mounted."""
@@ -220,7 +220,7 @@ class ModelDisk:
             folder.flip(revision)
         return True
 
-    def tidy(self, name: str, keep: int) -> None:
+    def remove_superseded(self, name: str, keep: int) -> None:
         """Remove revisions of a model beyond those to keep; not while another process works there."""
         folder = self.model(name)
         try:

@@ -70,7 +70,7 @@ class _RunningFetch:
         loop = asyncio.get_running_loop()
         result: asyncio.Future[Synced] = loop.create_future()
 
-        def settle(synced: Synced | None, error: BaseException | None) -> None:
+        def finish(synced: Synced | None, error: BaseException | None) -> None:
             if result.done():
                 return
             if synced is not None:
@@ -85,7 +85,7 @@ class _RunningFetch:
             except BaseException as error:  # noqa: BLE001 - raised again by run()
                 problem = error
             try:
-                loop.call_soon_threadsafe(settle, found, problem)
+                loop.call_soon_threadsafe(finish, found, problem)
             except RuntimeError:
                 return  # the agent has ended meanwhile
 

@@ -60,7 +60,7 @@ from tessera.core.usage.ownmetrics import MODEL_BYTES, MODELS
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.core.workload.tesseranames import AGENT
 from tessera.errors import InvalidInput, Unavailable
-from tessera.log import Complaint, logger
+from tessera.log import RepeatedError, logger
 from tessera.loops import one_turn
 from tessera.measures import Measures
 from tessera.wakeup import WakeUp
@@ -115,10 +115,10 @@ class ModelKeeper:
         self._plugins = places.plugins
         self._interval_s = interval_s
         self._log = logger(node=node)
-        self._complain = Complaint(self._log, "models_not_followed")
+        self._complain = RepeatedError(self._log, "models_not_followed")
         self._wakeup = WakeUp()
         selection = Selection(fields=(("metadata.name", node),))
-        self._store = Store(kube, KIND, selection, wake=self._wakeup.set, on_trouble=self._complain)
+        self._store = Store(kube, KIND, selection, wake=self._wakeup.set, on_error=self._complain)
         self._desired: dict[str, DesiredModel] = {}
         self._found: dict[str, ModelOnNode] = {}
         """The models on the disk, as observed last."""
@@ -200,9 +200,9 @@ class ModelKeeper:
         problem = await asyncio.to_thread(self._disk.problem)
         # A model that is not listed when the kubelet's record is read cannot get into it any more.
         listed = servers.listed
-        there = {} if problem else await asyncio.to_thread(self._disk.observe)
+        on_disk = {} if problem else await asyncio.to_thread(self._disk.observe)
         ids = await self._allocated(view)
-        self._found = {name: _readers(f"{MODEL_RESOURCE}{name}", each, listed, ids) for name, each in there.items()}
+        self._found = {name: _readers(f"{MODEL_RESOURCE}{name}", each, listed, ids) for name, each in on_disk.items()}
         for name, model in self._found.items():
             for revision in model.used:
                 self._disk.use(name, revision, after_s=_USED_S)
@@ -226,7 +226,7 @@ class ModelKeeper:
                 self._rechecks.begin(plan.verify)
         # 7. Report.
         await self._report(found, problem, ids, plan.offered)
-        self._complain.settle()
+        self._complain.clear()
 
     # Models in use
 
@@ -247,8 +247,8 @@ class ModelKeeper:
     def _response(self, resource: str, device: str) -> ContainerResponse:
         """Return the mount that a container gets with a device."""
         name = resource.removeprefix(MODEL_RESOURCE)
-        there = self._found.get(name, _ABSENT).on_disk
-        revision = next(iter(allocated_revisions((device,), there.revisions)), "")
+        on_disk = self._found.get(name, _ABSENT).on_disk
+        revision = next(iter(allocated_revisions((device,), on_disk.revisions)), "")
         if not revision or not self._disk.has(name, revision):
             raise Unavailable(
                 f"model {name}",
@@ -279,8 +279,8 @@ class ModelKeeper:
             await asyncio.to_thread(self._disk.pin, name, revisions)
         offers = [(name, revision) for name, revision in plan.offered.items() if revision]
         # A fetch that ended meanwhile may have removed what was not pinned yet.
-        there = [each for each in offers if await asyncio.to_thread(self._disk.has, *each)]
-        await servers.offer([model_offer(*each) for each in there], policy="distributed")
+        on_disk = [each for each in offers if await asyncio.to_thread(self._disk.has, *each)]
+        await servers.offer([model_offer(*each) for each in on_disk], policy="distributed")
         refused = set()
         for step in plan.steps:
             is_done = await self._take(step)
@@ -307,7 +307,7 @@ class ModelKeeper:
                     self._wakeup.set()
                 return is_done
             case RemoveSuperseded(model, keep):
-                await asyncio.to_thread(self._disk.tidy, model, keep)
+                await asyncio.to_thread(self._disk.remove_superseded, model, keep)
         return True
 
     # Fetching
@@ -344,13 +344,13 @@ class ModelKeeper:
         reports = []
         for name, revision in offered.items():
             facts = await asyncio.to_thread(self._disk.facts, name, revision) if revision else RevisionFacts()
-            there = self._found.get(name, _ABSENT).on_disk
+            on_disk = self._found.get(name, _ABSENT).on_disk
             report = self._fetches.report(name)
             more = {
                 "revision": revision,
                 "containers": len(ids.get(f"{MODEL_RESOURCE}{name}", ())),
-                "verified_s": there.verification(revision).at_s,
-                "reason": report.reason or withheld_reason(self._desired[name], there),
+                "verified_s": on_disk.verification(revision).at_s,
+                "reason": report.reason or withheld_reason(self._desired[name], on_disk),
                 **facts._asdict(),
             }
             reports.append(msgspec.structs.replace(report, **more))
@@ -372,8 +372,8 @@ class ModelKeeper:
 
 
 def _readers(
-    resource: str, there: ModelOnDisk, listed: Mapping[str, frozenset[str]], ids: Mapping[str, list[str]]
+    resource: str, on_disk: ModelOnDisk, listed: Mapping[str, frozenset[str]], ids: Mapping[str, list[str]]
 ) -> ModelOnNode:
     """Return a model on the disk, with what the kubelet may allocate to pods of it, and what it has allocated."""
-    choosable = allocated_revisions(listed[resource], there.revisions) if resource in listed else None
-    return ModelOnNode(there, allocated_revisions(ids.get(resource, ()), there.revisions), choosable)
+    choosable = allocated_revisions(listed[resource], on_disk.revisions) if resource in listed else None
+    return ModelOnNode(on_disk, allocated_revisions(ids.get(resource, ()), on_disk.revisions), choosable)

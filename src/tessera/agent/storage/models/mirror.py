@@ -56,7 +56,7 @@ def sync_mirror(
             unusable |= {file.path for file in before.unverified}
         plan = plan_mirror(objects, store.source, before, unusable)
         folder.refuse_obstacles((each.path for each in plan.fetched), plan.removed)
-        kept = {**plan.kept, **_adopted(top, plan.fetched, before)}
+        kept = {**plan.unchanged, **_adopted(top, plan.fetched, before)}
         fetch = SyncPlan({}, tuple(each for each in objects if each.path not in kept))
         # 3. Fetch the rest, if there is room.
         folder.clear_staging(fetch.identity)

@@ -181,18 +181,18 @@ class MirrorFolder(SyncedFolder):
         first = {path for path in removed if path in folders or not paths.isdisjoint(parents_of(path))}
         self._remove(first)
         # 2. Replace each file atomically: open readers read the former one to its end.
-        made = set[str]()
+        created = set[str]()
         for path in sorted(paths):
             if os.path.lexists(self._incoming / path):
-                self._make_folders(path, made)
+                self._make_folders(path, created)
                 self._replace(path)
         # 3. Remove the rest, which the manifest does not have.
         self._remove(removed - first)
 
-    def _make_folders(self, path: str, made: set[str]) -> None:
+    def _make_folders(self, path: str, created: set[str]) -> None:
         for folder in reversed(parents_of(path)):
-            if folder not in made:
-                made.add(folder)
+            if folder not in created:
+                created.add(folder)
                 with contextlib.suppress(FileExistsError):
                     (self.top / folder).mkdir()
                 if not _is_folder(self.top / folder):

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from tessera.api.fields import misfit
+from tessera.api.fields import error_phrase
 from tessera.core.serving.autoscaling.scaletozero import ReplicasMetric
 from tessera.core.workload.units import quantity
 from tessera.errors import InvalidInput
@@ -34,7 +34,9 @@ def read_desired_replicas(items: Iterable[Mapping[str, Any]], subject: str) -> R
     try:
         found = msgspec.convert(listed, tuple[_Item, ...])
     except msgspec.ValidationError as error:
-        raise InvalidInput(subject, found=f"it is not an ExternalMetricValueList ({misfit(error, listed)})") from error
+        raise InvalidInput(
+            subject, found=f"it is not an ExternalMetricValueList ({error_phrase(error, listed)})"
+        ) from error
     if not found:
         return None
     replicas = float(sum(quantity(each.value, subject) for each in found))

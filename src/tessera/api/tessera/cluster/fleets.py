@@ -397,18 +397,20 @@ def _gpus(entry: Field, configs: OperatorConfigs) -> tuple[Gpu, ...]:
     gpus = [msgspec.structs.replace(gpu, index=index) for index, (gpu, _) in enumerate(found)]
     fixed = entry.get("device-plugin").present
     return tuple(
-        msgspec.structs.replace(gpu, sharing=_sharing(own, gpu, configs, fixed=fixed))
-        for gpu, (_, own) in zip(gpus, found, strict=True)
+        msgspec.structs.replace(gpu, sharing=_sharing(given, gpu, configs, fixed=fixed))
+        for gpu, (_, given) in zip(gpus, found, strict=True)
     )
 
 
-def _sharing(own: Field, gpu: Gpu, configs: OperatorConfigs, *, fixed: bool) -> Sharing:
+def _sharing(given: Field, gpu: Gpu, configs: OperatorConfigs, *, fixed: bool) -> Sharing:
     """Return the sharing of a GPU; `fixed` if the device plugin's configuration sets all but the MIG layout."""
-    if fixed and not own.present:
+    if fixed and not given.present:
         return Sharing(modes=(Mode.WHOLE,))
-    if fixed and (not isinstance(own.value, dict) or own.value.keys() != {"mig"}):
-        raise own.refuse(found="device-plugin says how the node's GPUs are shared", hint="write mig alone, or nothing")
-    return read_sharing(own, gpu.model, mig_counts(own, gpu, configs))
+    if fixed and (not isinstance(given.value, dict) or given.value.keys() != {"mig"}):
+        raise given.refuse(
+            found="device-plugin says how the node's GPUs are shared", hint="write mig alone, or nothing"
+        )
+    return read_sharing(given, gpu.model, mig_counts(given, gpu, configs))
 
 
 def _group(group: Field, sharing: Field) -> list[tuple[Gpu, Field]]:

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 import msgspec
 
-from tessera.api.fields import misfit, refused_form
+from tessera.api.fields import error_phrase, refused_form
 from tessera.api.tessera.node.instancefields import InstanceFields
 from tessera.api.tessera.shares import UnversionedShareFields
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice
@@ -181,12 +181,12 @@ def read_allocations(content: bytes) -> tuple[tuple[AgentAllocation, ...], str]:
     try:
         entries = _ENTRIES.decode(content)
     except UNDECODABLE as error:
-        return (), misfit(error, content)
+        return (), error_phrase(error, content)
     for each in entries:
         try:
             found.append(msgspec.convert(_ENTRY.decode(each), AgentAllocation, from_attributes=True))
         except UNDECODABLE as error:
-            problem = misfit(error, bytes(each))
+            problem = error_phrase(error, bytes(each))
     return tuple(found), problem
 
 
@@ -212,9 +212,9 @@ def _named(name: str, content: bytes) -> list[str]:
     return [each.decode(errors="replace") for each in _NAMED[name].findall(content)]
 
 
-def write_answers(kept: Answers) -> bytes:
+def write_answers(answers: Answers) -> bytes:
     """Return the content of `shares.json`."""
-    return msgspec.json.encode(msgspec.convert(kept, _AnswersFields, from_attributes=True))
+    return msgspec.json.encode(msgspec.convert(answers, _AnswersFields, from_attributes=True))
 
 
 def read_answers(content: bytes, source: str) -> Answers:

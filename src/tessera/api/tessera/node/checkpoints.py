@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from tessera.api.fields import misfit
+from tessera.api.fields import error_phrase
 from tessera.core.node.layouts import Recorded
 from tessera.errors import UNDECODABLE, InvalidInput
 
@@ -42,7 +42,7 @@ def read(source: str, text: bytes) -> tuple[Recorded, ...]:
         gpus = _DECODER.decode(text).gpus
     except UNDECODABLE as error:
         raise InvalidInput(
-            source, found=f"it is not a checkpoint of MIG layouts, version 1 ({misfit(error, text)})"
+            source, found=f"it is not a checkpoint of MIG layouts, version 1 ({error_phrase(error, text)})"
         ) from error
     if len({each.uuid for each in gpus}) < len(gpus):
         raise InvalidInput(source, found="it has a GPU twice", hint="write the checkpoint again")

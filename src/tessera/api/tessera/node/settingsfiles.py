@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from tessera.api.fields import misfit
+from tessera.api.fields import error_phrase
 from tessera.core.node.mpslifecycle import DaemonRecord
 from tessera.core.node.power import Original
 from tessera.errors import UNDECODABLE, InvalidInput
@@ -70,7 +70,7 @@ def read_daemon(content: bytes, source: str) -> DaemonRecord:
     except UNDECODABLE as error:
         raise InvalidInput(
             source,
-            found=misfit(error, content),
+            found=error_phrase(error, content),
             hint="remove the file once its MPS daemon has ended",
         ) from error
 
@@ -93,6 +93,6 @@ def read_originals(content: bytes, source: str) -> tuple[Original, ...]:
         found = _ORIGINALS.decode(content)
     except UNDECODABLE as error:
         raise InvalidInput(
-            source, found=misfit(error, content), hint="remove the file once power limits and clocks are correct"
+            source, found=error_phrase(error, content), hint="remove the file once power limits and clocks are correct"
         ) from error
     return tuple(msgspec.convert(each, Original, from_attributes=True) for each in found)

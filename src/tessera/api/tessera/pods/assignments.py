@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tessera.api.fields import Field, misfit
+from tessera.api.fields import Field, error_phrase
 from tessera.api.gpushare.annotations import assigned_mib, is_assigned
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.pods.signatures import InvalidAssignment, Keys, assignment_of, check_signature
@@ -60,7 +60,7 @@ def signed_ask(pod: Field, keys: Keys | None) -> Need | None:
         return None
     try:
         check_signature(pod, keys)
-        return _own(own)[1]
+        return _parsed(own)[1]
     except InvalidInput:
         return None
 
@@ -83,7 +83,7 @@ def read_shares(
     """
     if keys is None or keys.unsigned == "counts":
         own = pod.get("metadata", "annotations", ASSIGNMENT)
-        return _own(own)[0] if own.present else _foreign(pod, need, share_unit_mib)
+        return _parsed(own)[0] if own.present else _foreign(pod, need, share_unit_mib)
     annotations = pod.get("metadata", "annotations")
     foreign = is_assigned(annotations)
     if annotations.get(ASSIGNMENT).present or (foreign and keys.unsigned == "refused"):
@@ -93,7 +93,7 @@ def read_shares(
             if not foreign or keys.unsigned == "refused":
                 raise
         else:
-            shares, requested = _own(annotations.get(ASSIGNMENT))
+            shares, requested = _parsed(annotations.get(ASSIGNMENT))
             # If the ask was not signed, the unit may have been larger when the pod was bound.
             check_requested(pod, requested or need, shares, spare=1 if requested else max(1, _GIB // share_unit_mib))
             return shares
@@ -223,12 +223,12 @@ def _same_device(resource: str, requested: str) -> bool:
     return alike and shared is requested.endswith(".shared")
 
 
-def _own(field: Field) -> tuple[tuple[Share, ...], Need | None]:
+def _parsed(field: Field) -> tuple[tuple[Share, ...], Need | None]:
     """Return the shares of an assignment, and the asks and models in it; None for none."""
     try:
         found = _DECODER.decode(field.text())
     except UNDECODABLE as error:
-        cause = misfit(error, field.text().encode(errors="replace"))
+        cause = error_phrase(error, field.text().encode(errors="replace"))
         raise field.refuse(found=f"it is not a version and a list of shares in JSON ({cause})") from error
     requested = None
     if isinstance(found, AssignmentFields) and found.asks is not None:

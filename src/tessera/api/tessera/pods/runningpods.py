@@ -87,7 +87,7 @@ class PodMemory:
             self._now[uid, version] = share_unit_mib, keys, known
         return known
 
-    def settle(self) -> None:
+    def forget_absent(self) -> None:
         """Forget pods that were not in the last pass."""
         self._before, self._now = self._now, {}
 
@@ -197,7 +197,7 @@ def read_pods(
         except InvalidInput as error:
             read = _unread(field, key, error, share_unit_mib, own_keys)
         found.take(field, key, read)
-    memory.settle()
+    memory.forget_absent()
     return found.observed()
 
 

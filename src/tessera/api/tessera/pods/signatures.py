@@ -1,6 +1,6 @@
 """Signatures of assignments: the annotation, the signed content, and which keys count.
 
-Anybody who may create pods may write `tessera.dev/assignment` on one. Beside it a server or agent of Tessera writes
+Each user who may create pods may write `tessera.dev/assignment` on one. With it a server or agent of Tessera writes
 `tessera.dev/assignment-signature`, `v1.KEYID.BASE64`: an Ed25519 signature over the pod's UID, its node and the
 assignment's text, invalid on another pod, another node or beside another text.
 docs/decisions/0012-assignments-are-signed.md says why.

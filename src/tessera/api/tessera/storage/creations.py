@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from tessera.api.fields import misfit
+from tessera.api.fields import error_phrase
 from tessera.core.storage.disks.blockdevices import Creation
 from tessera.errors import UNDECODABLE, InvalidInput
 
@@ -44,4 +44,4 @@ def read_creation(content: bytes, source: str) -> Creation:
         return msgspec.convert(_DECODER.decode(content), Creation, from_attributes=True)
     except UNDECODABLE as error:
         hint = "remove the file; what an interrupted creation left on disks then looks like data"
-        raise InvalidInput(source, found=misfit(error, content), hint=hint) from error
+        raise InvalidInput(source, found=error_phrase(error, content), hint=hint) from error

@@ -4,7 +4,7 @@ import re
 
 import msgspec
 
-from tessera.api.fields import misfit
+from tessera.api.fields import error_phrase
 from tessera.core.storage.models.paths import checked_objects
 from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject, chunk_count
 from tessera.core.storage.models.verifications import Verification
@@ -50,7 +50,7 @@ def read_manifest(content: bytes, *, subject: str) -> Manifest:
     try:
         wire = msgspec.json.decode(content, type=_Wire)
     except UNDECODABLE as error:
-        raise _refusal(subject, misfit(error, content)) from error
+        raise _refusal(subject, error_phrase(error, content)) from error
     if wire.version != _VERSION:
         raise InvalidInput(
             subject, found=f"version {wire.version}", expected=f"version {_VERSION}", hint="update Tessera on this node"

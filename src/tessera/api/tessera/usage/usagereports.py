@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from tessera.api.fields import misfit
+from tessera.api.fields import error_phrase
 from tessera.core.usage.reportbounds import possible_report
 from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import UNDECODABLE, InvalidInput
@@ -35,5 +35,5 @@ def read_usage(text: bytes, subject: str) -> UsageReport:
         return possible_report(msgspec.json.decode(text, type=UsageReport))
     except UNDECODABLE as error:
         raise InvalidInput(
-            subject, found=f"it is not a report ({misfit(error, text)})", hint="query the agent's port 9400"
+            subject, found=f"it is not a report ({error_phrase(error, text)})", hint="query the agent's port 9400"
         ) from error

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from tessera.api.fields import in_place
-from tessera.api.kubernetes.conditions import Conditions, settled
+from tessera.api.kubernetes.conditions import Conditions, updated_conditions
 from tessera.api.kubernetes.times import read_time, time_text
 from tessera.api.oci.references import is_digest, read_reference
 from tessera.api.tessera.v1alpha1.environments import Environment
@@ -330,7 +330,7 @@ def warmup_status(warmup: ImageWarmup, summary: core.WarmupSummary, now: dt.date
             ImageProblemFields(node=one.node, image=one.image, reason=reason_text(one.reason))
             for one in summary.problems
         ),
-        conditions=settled(
+        conditions=updated_conditions(
             warmup.status.conditions,
             coverage(summary.nodes, summary.ready, ("Pulling", "an image", "all images")),
             now,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from tessera.api.kubernetes.conditions import Conditions, settled
+from tessera.api.kubernetes.conditions import Conditions, updated_conditions
 from tessera.api.kubernetes.times import read_time, time_text
 from tessera.api.tessera.v1alpha1.gpupolicies import LabelSelector
 from tessera.api.tessera.v1alpha1.objects import (
@@ -396,7 +396,7 @@ def cache_status(cache: ModelCache, summary: core.ModelSummary, now: dt.datetime
         containers=summary.containers,
         pending_pods=summary.pending_pods,
         problems=tuple(ModelProblemFields(node=one.node, reason=reason_text(one.reason)) for one in summary.problems),
-        conditions=settled(
+        conditions=updated_conditions(
             cache.status.conditions,
             coverage(summary.nodes, summary.ready, ("Fetching", "the model", "the model")),
             now,

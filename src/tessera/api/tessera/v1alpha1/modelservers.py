@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from tessera.api.fields import in_place, refused_form
-from tessera.api.kubernetes.conditions import Conditions, Finding, settled
+from tessera.api.kubernetes.conditions import Conditions, Finding, updated_conditions
 from tessera.api.kubernetes.modelpods import read_woken
 from tessera.api.tessera.v1alpha1.gpupolicies import ValidationRule
 from tessera.api.tessera.v1alpha1.objects import API_VERSION, Tally, subject_of
@@ -124,7 +124,7 @@ class ModelServerStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 def without_bad_wake(obj: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
     """Return an object without the annotation that wakes it where that is not a time, and why; else empty.
 
-    Anybody who may patch it can annotate it: what runs stays repaired and scaled.
+    Each user who may patch it can annotate it: what runs stays repaired and scaled.
     """
     metadata = obj["metadata"]
     annotations = dict(metadata.get("annotations") or {})
@@ -166,7 +166,8 @@ def read_model_server(obj: Mapping[str, Any], source: str = "") -> core.ModelSer
     subject = f"{place}{subject_of(KIND, obj)}"
     if (obj.get("apiVersion"), obj.get("kind")) != (API_VERSION, KIND):
         found = f"{shown(obj.get('kind'))} of {shown(obj.get('apiVersion'))}"
-        raise InvalidInput(subject, found=found, expected=f"a {KIND} of {API_VERSION}")
+        hint = f"give a manifest of kind {KIND} and apiVersion {API_VERSION}"
+        raise InvalidInput(subject, found=found, expected=f"a {KIND} of {API_VERSION}", hint=hint)
     try:
         read = msgspec.convert(obj, _Object)
     except msgspec.ValidationError as error:
@@ -249,7 +250,7 @@ def server_status(
         replicas=0 if deployment is None else deployment.replicas,
         ready_replicas=0 if deployment is None else deployment.ready,
         desired_replicas=desired_replicas(observed),
-        conditions=settled(former.conditions, map(_condition, conditions), now, generation=generation),
+        conditions=updated_conditions(former.conditions, map(_condition, conditions), now, generation=generation),
     )
 
 
@@ -258,7 +259,7 @@ def refused_status(
 ) -> ModelServerStatus:
     """Return the status of an invalid server; its running objects are left alone."""
     found = (_condition(StatusFinding("Accepted", "False", reason, problem)),)
-    conditions = settled(former.conditions, found, now, generation=generation)
+    conditions = updated_conditions(former.conditions, found, now, generation=generation)
     return msgspec.structs.replace(former, observed_generation=generation, conditions=conditions)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Protocol, TypeVar
 import msgspec
 
 from tessera.api.fields import refused_form
-from tessera.api.kubernetes.conditions import Condition, Finding, settled
+from tessera.api.kubernetes.conditions import Condition, Finding, updated_conditions
 from tessera.core.workload.tesseranames import API_VERSION
 from tessera.errors import shown
 
@@ -123,7 +123,7 @@ StatusT = TypeVar("StatusT", bound=_Status)
 
 def refused_status(former: StatusT, generation: int, problem: str, now: dt.datetime) -> StatusT:
     """Return the status of an invalid object; everything that was applied before stays."""
-    conditions = settled(former.conditions, (invalid(problem),), now, generation=generation)
+    conditions = updated_conditions(former.conditions, (invalid(problem),), now, generation=generation)
     return msgspec.structs.replace(former, observed_generation=generation, conditions=conditions)  # type: ignore[type-var]
 
 

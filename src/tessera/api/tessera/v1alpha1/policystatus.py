@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from tessera.api.kubernetes.conditions import Finding, settled
+from tessera.api.kubernetes.conditions import Finding, updated_conditions
 from tessera.api.tessera.v1alpha1.gpupolicies import KIND, GpuPolicy, GpuPolicyStatus
 from tessera.core.cluster.gpunodestate import Impairment
 
@@ -49,7 +49,7 @@ def new_status(policy: GpuPolicy, facts: PolicyFacts, now: dt.datetime) -> GpuPo
         desired_slices=facts.desired,
         pending_pods=policy.status.pending_pods if facts.pending is None else facts.pending,
         decision=facts.decision[:_DECISION_CHARACTERS] or policy.status.decision,
-        conditions=settled(policy.status.conditions, found, now, generation=generation),
+        conditions=updated_conditions(policy.status.conditions, found, now, generation=generation),
     )
 
 

@@ -31,7 +31,7 @@ from tessera.core.gpu.inventory import ComputeMode, GpuEvent, GpuFacts, GpuProce
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.readings import GpuReading
 from tessera.errors import TesseraError
-from tessera.log import Complaint, logger
+from tessera.log import RepeatedError, logger
 from tessera.loops import one_turn
 
 __all__ = ["Deadlines", "NvmlDriver"]
@@ -159,14 +159,14 @@ class NvmlDriver:
 
     async def _follow(self) -> None:
         """Poll events; a driver that does not answer has none, and a defect ends no polling."""
-        complain = Complaint(logger(), "gpu_events_not_read")
+        complain = RepeatedError(logger(), "gpu_events_not_read")
 
         async def poll() -> None:
             with contextlib.suppress(TesseraError):
                 await self._thread.call("reading events", self._node.report, self._deadlines.read_s)
 
         while True:
-            await one_turn(poll, complain, complain.settle)
+            await one_turn(poll, complain, complain.clear)
             await asyncio.sleep(self._deadlines.events_s)
 
     # Changing

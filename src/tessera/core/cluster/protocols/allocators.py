@@ -55,7 +55,7 @@ class Handshake(msgspec.Struct, frozen=True, kw_only=True):
     """`status.offered` as stored."""
     allocated: frozenset[DeviceId] = frozenset()
     """Devices by name that pods use or are being allocated."""
-    taken: frozenset[DeviceId] = frozenset()
+    reserved: frozenset[DeviceId] = frozenset()
     """Devices that overlap claims or assignments."""
     allocatable: frozenset[DeviceId] = frozenset()
     """The kubelet's list."""
@@ -66,7 +66,7 @@ def state_of(device: DeviceId, observed: Handshake) -> DeviceState:
     if device in observed.allocated:
         return DeviceState.ALLOCATED
     if device not in observed.offered:
-        return DeviceState.CLAIMED if device in observed.taken else DeviceState.POOLED
+        return DeviceState.CLAIMED if device in observed.reserved else DeviceState.POOLED
     if device in observed.desired:
         return DeviceState.OFFERED
     return DeviceState.WITHDRAWING if device in observed.allocatable else DeviceState.RELEASING
@@ -125,7 +125,7 @@ def plan_offer(
     desired: frozenset[DeviceId],
     committed: frozenset[DeviceId],
     allocated: frozenset[DeviceId],
-    taken: frozenset[DeviceId],
+    reserved: frozenset[DeviceId],
 ) -> OfferPlan:
     """Return what to advertise, and what to write to `status.offered`, without ever allocating a device twice.
 
@@ -135,14 +135,14 @@ def plan_offer(
         desired: to be advertised by name now.
         committed: `status.offered` as stored.
         allocated: devices by name that pods use or are being allocated.
-        taken: devices that overlap claims or assignments.
+        reserved: devices that overlap claims or assignments.
 
     """
     leaving = committed - desired
     blocked = frozenset(each for each in desired if any(overlap(each, other) for other in leaving))
     return OfferPlan(
-        add=desired - committed - taken - blocked,
-        advertise=desired & committed - ((taken | blocked) - allocated),
+        add=desired - committed - reserved - blocked,
+        advertise=desired & committed - ((reserved | blocked) - allocated),
         withdrawing=leaving - allocated,
     )
 

@@ -71,7 +71,7 @@ class NodeClaims:
         self._skipped = False
         self._tracked: dict[ClaimKey, _TrackedClaim] = {}
         self._dead: set[ClaimKey] = set()
-        self._kept: frozenset[ClaimKey] = frozenset()
+        self._orphaned: frozenset[ClaimKey] = frozenset()
         """Claims that were deleted with their object: no server dropped them, so they count until another
         object has them."""
 
@@ -104,7 +104,7 @@ class NodeClaims:
     def deleted(self) -> None:
         """Record that the object was deleted. Its claims count until settled: its deletion settles no claim."""
         self.lost()
-        self._kept = frozenset(self._tracked)
+        self._orphaned = frozenset(self._tracked)
 
     def reading(self) -> None:
         """Begin to verify: the object is read after this, and the node's pods after the object."""
@@ -118,10 +118,10 @@ class NodeClaims:
         self._take(version, claims, now_s)
         self.version = max(self.version, version)
         for key in [
-            key for key, tracked in self._tracked.items() if tracked.version < version and key not in self._kept
+            key for key, tracked in self._tracked.items() if tracked.version < version and key not in self._orphaned
         ]:
             del self._tracked[key]
-        self._kept &= self._tracked.keys()
+        self._orphaned &= self._tracked.keys()
         self._dead &= self._tracked.keys()
         self.verified = not self._skipped
 
@@ -130,7 +130,7 @@ class NodeClaims:
             tracked = self._tracked.setdefault(key_of(claim), _TrackedClaim(claim, now_s, version))
             tracked.claim, tracked.version = claim, max(tracked.version, version)
             if version > self.version:
-                self._kept -= {key_of(claim)}
+                self._orphaned -= {key_of(claim)}
 
     def give_up(self, key: ClaimKey) -> None:
         """Give up an attempt that will never bind its pod: it was rejected, or is too old to be in flight.
@@ -149,10 +149,10 @@ class NodeClaims:
         Settled claims that are no longer in the object are forgotten.
         """
         for key, tracked in list(self._tracked.items()):
-            if tracked.version < self.version and self._settled(tracked.claim, fates):
+            if tracked.version < self.version and self._is_settled(tracked.claim, fates):
                 del self._tracked[key]
                 self._dead.discard(key)
-        counting = (tracked.claim for tracked in self._tracked.values() if not self._settled(tracked.claim, fates))
+        counting = (tracked.claim for tracked in self._tracked.values() if not self._is_settled(tracked.claim, fates))
         return tuple({(claim.uid, claim.shares): claim for claim in counting}.values())
 
     def earlier(self, uid: str, fates: Fates) -> Claim | None:
@@ -161,8 +161,8 @@ class NodeClaims:
         An earlier request to bind the pod may still be in flight. If its claim were replaced by other shares, nothing
         would reserve those that it names.
         """
-        kept = (self._tracked[key].claim for key in self._kept & self._tracked.keys())
-        found = (claim for claim in (*self.present(), *kept) if claim.uid == uid and not self._settled(claim, fates))
+        kept = (self._tracked[key].claim for key in self._orphaned & self._tracked.keys())
+        found = (claim for claim in (*self.present(), *kept) if claim.uid == uid and not self._is_settled(claim, fates))
         return next(found, None)
 
     def lacking(self, fates: Fates) -> tuple[Claim, ...]:
@@ -174,19 +174,19 @@ class NodeClaims:
         return tuple(
             tracked.claim
             for key, tracked in self._tracked.items()
-            if key in self._kept and tracked.version < self.version and key.uid not in uids
-            if not self._settled(tracked.claim, fates)
+            if key in self._orphaned and tracked.version < self.version and key.uid not in uids
+            if not self._is_settled(tracked.claim, fates)
         )
 
     def with_claims(self, new: Collection[Claim], fates: Fates) -> tuple[Claim, ...]:
         """Return the claims to write with new ones, which replace those of their pods; settled ones are left out."""
         uids = {claim.uid for claim in new}
-        return (*(each for each in self.present() if each.uid not in uids and not self._settled(each, fates)), *new)
+        return (*(each for each in self.present() if each.uid not in uids and not self._is_settled(each, fates)), *new)
 
     def without_settled(self, fates: Fates) -> tuple[Claim, ...] | None:
         """Return the claims to write so that settled ones are removed; None if there are none."""
         present = self.present()
-        left = tuple(claim for claim in present if not self._settled(claim, fates))
+        left = tuple(claim for claim in present if not self._is_settled(claim, fates))
         return left if len(left) < len(present) else None
 
     def overdue(self, before_s: float, fates: Fates) -> tuple[Claim, ...]:
@@ -194,7 +194,7 @@ class NodeClaims:
         return tuple(
             tracked.claim
             for tracked in self._tracked.values()
-            if tracked.since_s <= before_s and not self._settled(tracked.claim, fates)
+            if tracked.since_s <= before_s and not self._is_settled(tracked.claim, fates)
         )
 
     def vanished(self, before_s: float, fates: Fates) -> bool:
@@ -205,10 +205,10 @@ class NodeClaims:
         return any(
             tracked.version < self.version
             and tracked.since_s <= before_s
-            and key not in self._kept
-            and not self._settled(tracked.claim, fates)
+            and key not in self._orphaned
+            and not self._is_settled(tracked.claim, fates)
             for key, tracked in self._tracked.items()
         )
 
-    def _settled(self, claim: Claim, fates: Fates) -> bool:
+    def _is_settled(self, claim: Claim, fates: Fates) -> bool:
         return key_of(claim) in self._dead or fates(claim.uid) is not Fate.OPEN

@@ -6,7 +6,7 @@ Every process that reads assignments watches the same object, so the rule is her
 - A key in the object counts.
 - It still counts when the object is deleted, and when a recreated object does not have it: that is an
   accident, and pods with its signatures run.
-- It is revoked when a later version of the same object, by UID, does not have it: somebody removed it.
+- It is revoked when a later version of the same object, by UID, does not have it: an administrator removed it.
 - A revoked key that appears again counts again.
 - Versions older than the last observed one are ignored: watches and reads lag by different amounts.
 - A read of what the API server has now (a quorum read) that began after the last observation, and returns an older

@@ -50,10 +50,10 @@ def supplemented(
         daemons: the keys (`mps_key`) of the MPS daemons on record.
 
     """
-    return tuple(_settled(each, pods.get(each.uid), assigned, running, daemons) for each in record)
+    return tuple(_completed(each, pods.get(each.uid), assigned, running, daemons) for each in record)
 
 
-def _settled(
+def _completed(
     entry: AgentAllocation,
     pod: GatePod | None,
     assigned: AssignedDevices,

@@ -77,22 +77,27 @@ def leftovers(
         if each.uid == new.uid or each.uid in living:
             continue
         for number, use in enumerate(new.uses):
-            own, key = _use(use, each), (each.uid, number)
+            process_use, key = _use(use, each), (each.uid, number)
             others = (*record, *(entry for at, entry in found.items() if at != key))
-            if own is None or any(entry.uid == each.uid and _covers(entry, own) for entry in others):
+            if process_use is None or any(entry.uid == each.uid and _covers(entry, process_use) for entry in others):
                 continue
-            found[key] = _with(found.get(key), own) or AgentAllocation(
-                resource=new.resource, ids=(), uses=(own,), uid=each.uid, container=f"process {each.pid}", started=True
+            found[key] = _with(found.get(key), process_use) or AgentAllocation(
+                resource=new.resource,
+                ids=(),
+                uses=(process_use,),
+                uid=each.uid,
+                container=f"process {each.pid}",
+                started=True,
             )
     return tuple(found.values())
 
 
-def _with(former: AgentAllocation | None, own: AllocatedDevice) -> AgentAllocation | None:
+def _with(former: AgentAllocation | None, process_use: AllocatedDevice) -> AgentAllocation | None:
     """Return the entry of a pod with the memory of a further process of it; None where there is none yet."""
-    if former is None or own.exclusivity is not Exclusivity.MEMORY:
+    if former is None or process_use.exclusivity is not Exclusivity.MEMORY:
         return former
     (use,) = former.uses
-    more = msgspec.structs.replace(use, memory_mib=use.memory_mib + own.memory_mib)
+    more = msgspec.structs.replace(use, memory_mib=use.memory_mib + process_use.memory_mib)
     return msgspec.structs.replace(former, uses=(more,))
 
 
@@ -107,5 +112,5 @@ def _use(use: AllocatedDevice, process: DeviceProcess) -> AllocatedDevice | None
     return None
 
 
-def _covers(entry: AgentAllocation, own: AllocatedDevice) -> bool:
-    return any(overlap(use.device, own.device) for use in entry.uses)
+def _covers(entry: AgentAllocation, process_use: AllocatedDevice) -> bool:
+    return any(overlap(use.device, process_use.device) for use in entry.uses)

@@ -1,4 +1,4 @@
-"""Entries of the record that cannot be read: which pods may use something that nothing tells any more?"""
+"""Entries of the record that cannot be read: which pods may use devices of which no record is left?"""
 
 from collections.abc import Iterable
 from typing import NamedTuple

@@ -24,7 +24,7 @@ __all__ = [
     "Reconciled",
     "Units",
     "absent",
-    "misfit",
+    "mismatch",
     "pick",
     "reconcile",
     "served",
@@ -76,7 +76,7 @@ class AssignedRequest(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(parts).decode()
 
 
-def misfit(request: AssignedRequest, inventory: Inventory) -> str:
+def mismatch(request: AssignedRequest, inventory: Inventory) -> str:
     """Return why a GPU of an assignment does not match the pod's request; empty where all do.
 
     Assignments name GPUs by index, which may be other hardware after a reboot, or in a recreated node.

@@ -1,4 +1,4 @@
-"""Where the driver has the MIG instances now that containers were given by UUID.
+"""The current placement of MIG instances that containers were allocated by UUID.
 
 A container that was told a UUID gets, at each start, what has that UUID then. The driver makes an instance's UUID of
 its GPU and the ids of its GPU and compute instance, and numbers instances in the order in which they are created: one

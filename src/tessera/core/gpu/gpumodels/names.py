@@ -52,7 +52,7 @@ def model(text: str) -> GpuModel:
     if found is None:
         *more, last = _close(plain) or ("",)
         close = f"{', '.join(more)} or {last}" if more else last
-        advice = f"did you mean {close}?" if close else "T4, L4, A100-40GB, H100-80GB and more;"
+        advice = f"did you mean {close}?" if close else "use T4, L4, A100-40GB, H100-80GB or another;"
         raise InvalidInput(
             "GPU model",
             found=shown(text),

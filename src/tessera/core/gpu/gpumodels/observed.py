@@ -103,12 +103,12 @@ def _corrected(known: GpuModel, observed: ObservedGpu, notes: list[str]) -> tupl
         return known.profiles
     found: dict[str, Profile] = {}
     for each in observed.profiles:
-        own = _same(known, each.name)
-        if own is None:
+        cataloged = _same(known, each.name)
+        if cataloged is None:
             notes.append(f"profile {each.name}, which the catalog does not have")
             found[each.name] = _profile(each, observed)
         else:
-            found[own.name] = _confirmed(own, each, notes)
+            found[cataloged.name] = _confirmed(cataloged, each, notes)
     missing = [each.name for each in known.profiles if each.name not in found]
     if missing:
         notes.append(f"no profile {', '.join(missing)}, which the catalog has")
@@ -123,7 +123,7 @@ def _same(known: GpuModel, name: str) -> Profile | None:
         return None
 
 
-def _confirmed(own: Profile, observed: ObservedProfile, notes: list[str]) -> Profile:
+def _confirmed(cataloged: Profile, observed: ObservedProfile, notes: list[str]) -> Profile:
     """Return the catalog's profile with the driver's figures."""
     starts, size = _places(observed)
     taken = {
@@ -133,19 +133,21 @@ def _confirmed(own: Profile, observed: ObservedProfile, notes: list[str]) -> Pro
         "memory_mib": observed.memory_mib,
         "memory_known": True,
         "profile_id": observed.profile_id,
-        "sm": observed.multiprocessors or own.sm,
+        "sm": observed.multiprocessors or cataloged.sm,
     }
     if observed.places:
         taken |= {"size": size, "starts": starts, "placement": "observed"}
-    differing = {field: value for field, value in taken.items() if field in _COMPARED and getattr(own, field) != value}
-    if not own.memory_known or abs(observed.memory_mib - own.memory_mib) <= _ROUNDING_MIB:
+    differing = {
+        field: value for field, value in taken.items() if field in _COMPARED and getattr(cataloged, field) != value
+    }
+    if not cataloged.memory_known or abs(observed.memory_mib - cataloged.memory_mib) <= _ROUNDING_MIB:
         differing.pop("memory_mib", None)
     for field, after in differing.items():
-        if before := getattr(own, field):
+        if before := getattr(cataloged, field):
             shown = _COMPARED[field]
-            notes.append(f"profile {own.name} with {shown} {_text(after)}, {_text(before)} in the catalog")
-    same = all(getattr(own, field) == value for field, value in taken.items() if field in _DECISIVE)
-    return own if same else msgspec.structs.replace(own, **taken)
+            notes.append(f"profile {cataloged.name} with {shown} {_text(after)}, {_text(before)} in the catalog")
+    same = all(getattr(cataloged, field) == value for field, value in taken.items() if field in _DECISIVE)
+    return cataloged if same else msgspec.structs.replace(cataloged, **taken)
 
 
 _COMPARED = {

@@ -69,7 +69,7 @@ def lost_targets(
     """Return the targets of GPUs that lost recorded instances, as all do in a reboot, and a sentence for each other.
 
     A GPU gets its record back if all its present instances are part of it. With MIG off nothing was lost, and with
-    other instances somebody has repartitioned it.
+    other instances an administrator has repartitioned it.
     """
     gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
     targets, notes = [], []

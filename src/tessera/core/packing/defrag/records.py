@@ -5,10 +5,10 @@ import msgspec
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.workload.need import Need, PodKey
 
-__all__ = ["Asker", "DefragProposal", "Move", "Placed", "PodPlace", "Stuck"]
+__all__ = ["DefragProposal", "Move", "Placed", "PodPlace", "PodToPlace", "Stuck"]
 
 
-class Asker(msgspec.Struct, frozen=True, kw_only=True):
+class PodToPlace(msgspec.Struct, frozen=True, kw_only=True):
     """A pod to make room for."""
 
     pod: PodKey

@@ -1,8 +1,8 @@
 """The search for the fewest moves.
 
 A set of pods to move is tried as a whole on a copy of the cluster (`Room.outcome`). Sets are tried by their number of
-pods, so that the first sufficient one has the fewest. For one asker only pods in its way are tried: those
-of one GPU where it requests one device and the node has cpu and memory for it, else those of one node. Several askers
+pods, so that the first sufficient one has the fewest. For one pod to place, only pods in its way are tried: those
+of one GPU where it requests one device and the node has cpu and memory for it, else those of one node. Several pods
 are served one after another; then every smaller set is tried for all of them together.
 """
 
@@ -13,7 +13,7 @@ from typing import Final
 from tessera.core.cluster.cluster import Cluster, ObservedPod, Phase, Record
 from tessera.core.cluster.snapshot import NodeName
 from tessera.core.packing.defrag.evictable import Evictable
-from tessera.core.packing.defrag.records import Asker, DefragProposal, Move, Placed, PodPlace, Stuck
+from tessera.core.packing.defrag.records import DefragProposal, Move, Placed, PodPlace, PodToPlace, Stuck
 from tessera.core.packing.defrag.trial import Room, free_need
 from tessera.core.packing.ledger import ledger_key
 from tessera.core.packing.preempt import victims
@@ -36,7 +36,7 @@ _MOST_WHYS: Final = 24
 _MOST_GREEDY: Final = 200
 """Nodes and GPUs of which one set each is tried where there are too many sets."""
 _MOST_TOGETHER: Final = 6
-"""Askers that are tried all together where one of them found no place after the others."""
+"""Pods that are tried all together where one of them found no place after the others."""
 _MOST_SHOWN: Final = 3
 _EVERYBODY: Final = 1 << 31
 """A priority above every pod's."""
@@ -45,44 +45,44 @@ _Set = tuple[ObservedPod, ...]
 
 
 def propose(
-    cluster: Cluster, askers: Sequence[Asker], evictable: Mapping[PodKey, Evictable], *, most: int = MOST_MOVES
+    cluster: Cluster, targets: Sequence[PodToPlace], evictable: Mapping[PodKey, Evictable], *, most: int = MOST_MOVES
 ) -> DefragProposal:
-    """Return the fewest moves after which the askers fit, and the resulting places.
+    """Return the fewest moves after which the pods to place fit, and the resulting places.
 
-    Of sets of the same size the one with the smallest allocations is chosen. Askers that no allowed moves place are
+    Of sets of the same size the one with the smallest allocations is chosen. Pods that no allowed moves place are
     `stuck`, and nothing is moved for them. Deterministic. Cost: seconds at most on a cluster of a thousand
     GPUs; if a limit of trials is reached, the proposal says so (`exhaustive`).
 
     Args:
         cluster: the observation.
-        askers: the pods to make room for, the most urgent first.
+        targets: the pods to make room for, the most urgent first.
         evictable: which pods may be evicted; others stay.
         most: the most moves.
 
     """
     search = _Search(cluster, evictable, most)
     moved: _Set = ()
-    placed: list[Asker] = []
+    placed: list[PodToPlace] = []
     stuck: list[Stuck] = []
     failed: dict[tuple[Need, int], tuple[str, ...]] = {}
     alone = True  # whether each of them might fit without the others
-    for asker in askers:
-        kind = asker.need, asker.priority
-        more = None if kind in failed else search.extend(moved, placed, asker)
+    for target in targets:
+        kind = target.need, target.priority
+        more = None if kind in failed else search.extend(moved, placed, target)
         if more is None:
             alone = alone and (kind in failed or bool(placed))
-            failed[kind] = reasons = failed.get(kind) or search.why(asker)
-            stuck.append(Stuck(pod=asker.pod, reasons=reasons))
+            failed[kind] = reasons = failed.get(kind) or search.why(target)
+            stuck.append(Stuck(pod=target.pod, reasons=reasons))
         else:
-            moved, placed = (*moved, *more), [*placed, asker]
-    at_least = search.least if len(askers) == 1 else 0
-    if len(askers) > 1 and not stuck:
-        fewer, at_least = search.together(askers, len(moved))
+            moved, placed = (*moved, *more), [*placed, target]
+    at_least = search.least if len(targets) == 1 else 0
+    if len(targets) > 1 and not stuck:
+        fewer, at_least = search.together(targets, len(moved))
         moved = moved if fewer is None else fewer
-    elif alone and 1 < len(askers) <= _MOST_TOGETHER and search.each_alone(askers, failed):
-        fewer, tried = search.together(askers, most + 1)
+    elif alone and 1 < len(targets) <= _MOST_TOGETHER and search.each_alone(targets, failed):
+        fewer, tried = search.together(targets, most + 1)
         if fewer is not None:
-            moved, placed, stuck, at_least = fewer, list(askers), [], tried
+            moved, placed, stuck, at_least = fewer, list(targets), [], tried
     return search.proposal(moved, placed, stuck, at_least)
 
 
@@ -101,15 +101,15 @@ class _Search:
         self._elsewhere: dict[str, bool] = {}
         self._anywhere: dict[Need, PodPlace | None] = {}
 
-    def extend(self, moved: _Set, placed: Sequence[Asker], asker: Asker) -> _Set | None:
-        """Return the fewest further moves after which one more asker fits beside those placed; None if none help."""
-        needs = [*(each.need for each in placed), asker.need]
+    def extend(self, moved: _Set, placed: Sequence[PodToPlace], target: PodToPlace) -> _Set | None:
+        """Return the fewest further moves after which one more pod fits besides those placed; None if none help."""
+        needs = [*(each.need for each in placed), target.need]
         if self.room.outcome(moved, needs) is not None:
             return ()
-        groups = list(self._groups(moved, asker))
+        groups = list(self._groups(moved, target))
         for count in range(1, self.most - len(moved) + 1):
             self.least = count
-            sets = self._sets(moved, asker, groups, count)
+            sets = self._sets(moved, target, groups, count)
             if sets is None:
                 return self._greedy(moved, needs, groups)
             for found in sets:
@@ -122,15 +122,15 @@ class _Search:
                 break
         return None
 
-    def each_alone(self, askers: Sequence[Asker], failed: Container[tuple[Need, int]]) -> bool:
-        """Return whether each asker that no longer fitted beside the others would fit without them."""
-        kinds = {(asker.need, asker.priority): asker for asker in askers}
-        return all(self.extend((), (), asker) is not None for kind, asker in kinds.items() if kind in failed)
+    def each_alone(self, targets: Sequence[PodToPlace], failed: Container[tuple[Need, int]]) -> bool:
+        """Return whether each pod that no longer fitted with the others would fit without them."""
+        kinds = {(target.need, target.priority): target for target in targets}
+        return all(self.extend((), (), target) is not None for kind, target in kinds.items() if kind in failed)
 
-    def together(self, askers: Sequence[Asker], below: int) -> tuple[_Set | None, int]:
-        """Return fewer than `below` moves that place all askers, None where there are none; and how few were tried."""
-        needs = [asker.need for asker in askers]
-        lowest = min(asker.priority for asker in askers)
+    def together(self, targets: Sequence[PodToPlace], below: int) -> tuple[_Set | None, int]:
+        """Return fewer than `below` moves that place all pods, None where there are none; and how few were tried."""
+        needs = [target.need for target in targets]
+        lowest = min(target.priority for target in targets)
         pods = sorted((pod for pod in self.movable if pod.pod.priority <= lowest), key=_holds)
         pods = pods if below <= 1 else [pod for pod in pods if self._can_go(pod)]
         for count in range(below):
@@ -142,26 +142,28 @@ class _Search:
                     return None, count
         return None, below
 
-    def _groups(self, moved: _Set, asker: Asker) -> Iterator[tuple[str, _Set]]:
-        """Yield nodes where some pods must go so that the asker fits."""
-        for name in self.room.admitting(asker.need):
-            own = [pod for pod in self.movable if pod.node == name and pod not in moved and self._below(pod, asker)]
-            if not own or not self.room.helps((*moved, *own), asker.need, name):
+    def _groups(self, moved: _Set, target: PodToPlace) -> Iterator[tuple[str, _Set]]:
+        """Yield nodes where some pods must go so that the pod fits."""
+        for name in self.room.admitting(target.need):
+            own = [pod for pod in self.movable if pod.node == name and pod not in moved and self._below(pod, target)]
+            if not own or not self.room.helps((*moved, *own), target.need, name):
                 continue
             able = tuple(pod for pod in own if self._can_go(pod))
-            one_device = sum(ask.count for ask in asker.need.asks) == 1
-            if one_device and self.room.of_one_node(name, asker.need).has_cpu_and_memory(asker.need, name):
+            one_device = sum(ask.count for ask in target.need.asks) == 1
+            if one_device and self.room.of_one_node(name, target.need).has_cpu_and_memory(target.need, name):
                 gpus = sorted({share.gpu for pod in able for share in pod.shares})
                 yield from ((name, tuple(pod for pod in able if gpu in _gpus(pod))) for gpu in gpus)
             else:
                 yield name, able
 
     @staticmethod
-    def _below(pod: ObservedPod, asker: Asker) -> bool:
-        return pod.pod.priority <= asker.priority
+    def _below(pod: ObservedPod, target: PodToPlace) -> bool:
+        return pod.pod.priority <= target.priority
 
-    def _sets(self, moved: _Set, asker: Asker, groups: Iterable[tuple[str, _Set]], count: int) -> list[_Set] | None:
-        """Return the sets of this many pods that are enough for the asker, smallest first; None if too many."""
+    def _sets(
+        self, moved: _Set, target: PodToPlace, groups: Iterable[tuple[str, _Set]], count: int
+    ) -> list[_Set] | None:
+        """Return the sets of this many pods that are enough for the pod, smallest first; None if too many."""
         found: dict[frozenset[str], _Set] = {}
         for name, pods in groups:
             for chosen in itertools.combinations(pods, count):
@@ -169,7 +171,7 @@ class _Search:
                 if self._tries < 0:
                     self.exhaustive = False
                     return None
-                if self.room.helps((*moved, *chosen), asker.need, name):
+                if self.room.helps((*moved, *chosen), target.need, name):
                     found.setdefault(frozenset(map(ledger_key, chosen)), chosen)
         return sorted(found.values(), key=lambda chosen: tuple(sorted(map(_holds, chosen), reverse=True)))
 
@@ -211,12 +213,16 @@ class _Search:
             self._elsewhere[uid] = self.room.outcome((pod,), ()) is not None
         return self._elsewhere[uid]
 
-    def proposal(self, moved: _Set, placed: Sequence[Asker], stuck: Sequence[Stuck], at_least: int) -> DefragProposal:
-        outcome = self.room.outcome(moved, [asker.need for asker in placed])
+    def proposal(
+        self, moved: _Set, placed: Sequence[PodToPlace], stuck: Sequence[Stuck], at_least: int
+    ) -> DefragProposal:
+        outcome = self.room.outcome(moved, [target.need for target in placed])
         assert outcome is not None
         return DefragProposal(
             moves=tuple(map(self._move, moved, outcome.replacements)),
-            placed=tuple(Placed(pod=each.pod, place=place) for each, place in zip(placed, outcome.askers, strict=True)),
+            placed=tuple(
+                Placed(pod=each.pod, place=place) for each, place in zip(placed, outcome.targets, strict=True)
+            ),
             stuck=tuple(stuck),
             at_least=min(at_least, len(moved)),
             exhaustive=self.exhaustive,
@@ -233,22 +239,22 @@ class _Search:
             budgets=self.evictable[pod.pod.key].budgets,
         )
 
-    def why(self, asker: Asker) -> tuple[str, ...]:
-        """Return why no allowed moves place the asker."""
-        admitting = self.room.admitting(asker.need)
+    def why(self, target: PodToPlace) -> tuple[str, ...]:
+        """Return why no allowed moves place the pod."""
+        admitting = self.room.admitting(target.need)
         if not admitting:
-            return (f"no node admits it: {self._obstacles(asker.need, self.room.nodes)}",)
-        ledger = self.room.ledger(asker.need)
-        never = ledger.filter(asker.need, admitting).hopeless
+            return (f"no node admits it: {self._obstacles(target.need, self.room.nodes)}",)
+        ledger = self.room.ledger(target.need)
+        never = ledger.filter(target.need, admitting).hopeless
         open_nodes = [name for name in admitting if name not in never]
         if not open_nodes:
             every = len(admitting) == len(self.room.nodes)
             cause = "it fits no node, even an empty one" if every else "no node can take it"
-            return (f"{cause}: {self._obstacles(asker.need, self.room.nodes)}",)
+            return (f"{cause}: {self._obstacles(target.need, self.room.nodes)}",)
         ordered = sorted(open_nodes, key=lambda name: len(ledger.pods_on(name)))[:_MOST_WHYS]
-        found = (self._in_the_way(asker, name) for name in ordered)
+        found = (self._in_the_way(target, name) for name in ordered)
         known = [sentence for _, sentence in sorted(each for each in found if each is not None)[:_MOST_SHOWN]]
-        return tuple(known) or (f"moving pods does not help: {self._emptied(asker.need, ordered)}",)
+        return tuple(known) or (f"moving pods does not help: {self._emptied(target.need, ordered)}",)
 
     def _obstacles(self, need: Need, names: Iterable[NodeName]) -> str:
         """Return in one sentence the obstacles of nodes now."""
@@ -265,31 +271,33 @@ class _Search:
             verdicts += verdicts_by_ledger(trial, need, [self.room.nodes[name].node], self.room.capacity)
         return summarize(verdicts)[1]
 
-    def _in_the_way(self, asker: Asker, name: NodeName) -> tuple[int, str] | None:
+    def _in_the_way(self, target: PodToPlace, name: NodeName) -> tuple[int, str] | None:
         """Return how many pods would have to leave a node, and why they do not; None where that does not help."""
-        trial = self.room.of_one_node(name, asker.need)
+        trial = self.room.of_one_node(name, target.need)
         pods = {ledger_key(pod): pod for pod in self.pods if pod.node == name}
-        gone = victims(trial, asker.need, _EVERYBODY, name, pods)
+        gone = victims(trial, target.need, _EVERYBODY, name, pods)
         if gone is None:
             return None
-        if not gone and asker.need.by_name and (short := self.room.advertised.missing(asker.need, name)):
+        if not gone and target.need.by_name and (short := self.room.advertised.missing(target.need, name)):
             return 0, f"on {name}: {short.text}"
         if not gone:
-            return 0, f"on {name} it would fit, but for the pods that come before it"
+            return 0, f"on {name} it would fit without the pods that come before it"
         found = [pods[uid] for uid in gone]
-        reasons = [f"{pod.pod.key} ({why})" for pod in found if (why := self._bar(pod, asker))]
+        reasons = [(pod.pod.key, why) for pod in found if (why := self._bar(pod, target))]
         if not reasons:
             many = f"which is more than {self.most} moves"
             then = many if len(gone) > self.most else "and they do not all fit elsewhere"
-            return len(gone), f"on {name} {first_of([pod.pod.key for pod in found])} would have to move, {then}"
-        return len(gone), f"on {name} these would have to move and cannot: {first_of(reasons)}"
+            return len(gone), f"on {name}, {first_of([pod.pod.key for pod in found])} would have to move, {then}"
+        if len(reasons) == 1:
+            return len(gone), f"on {name}, {reasons[0][0]} would have to move, and {reasons[0][1]}"
+        return len(gone), f"on {name}, these would have to move: {first_of([f'{key} ({why})' for key, why in reasons])}"
 
-    def _bar(self, pod: ObservedPod, asker: Asker) -> str:
+    def _bar(self, pod: ObservedPod, target: PodToPlace) -> str:
         """Return why a pod is not moved; empty where it could be."""
         if pod.pod.key in self.staying:
             return self.staying[pod.pod.key]
-        if not self._below(pod, asker):
-            return f"its priority {pod.pod.priority} is above {asker.priority}"
+        if not self._below(pod, target):
+            return f"its priority {pod.pod.priority} is above {target.priority}"
         return "" if self._can_go(pod) else "its replacement does not fit elsewhere"
 
 

@@ -20,11 +20,11 @@ __all__ = ["Room", "TrialOutcome", "free_need"]
 
 
 class TrialOutcome(NamedTuple):
-    """Where replacements and askers would fit."""
+    """Where replacements and pods to place would fit."""
 
     replacements: tuple[PodPlace, ...]
     """In the order of the moved pods."""
-    askers: tuple[PodPlace, ...]
+    targets: tuple[PodPlace, ...]
 
 
 def free_need(need: Need) -> Need:
@@ -74,7 +74,7 @@ class Room:
         """
         names, ledger = self.admitting(need), self.ledger(need)
         if need.by_name:
-            left = self._left(need, names)
+            left = self._with_enough_devices(need, names)
             if left:
                 name = self._best(need, tuple(left)) or next(iter(left))
                 return PodPlace(node=name, shares=left[name])
@@ -86,7 +86,7 @@ class Room:
         assert not isinstance(shares, str)
         return PodPlace(node=best, shares=shares)
 
-    def _left(self, need: Need, names: Iterable[NodeName]) -> dict[NodeName, tuple[Share, ...]]:
+    def _with_enough_devices(self, need: Need, names: Iterable[NodeName]) -> dict[NodeName, tuple[Share, ...]]:
         """Return the nodes that have enough devices left for a pod by name, each with what it would get there."""
         ledger = self.ledger(need)
         able = (name for name in names if self.advertised.suffice(need, name) and ledger.has_cpu_and_memory(need, name))
@@ -99,11 +99,11 @@ class Room:
         ranked = sorted((i for i, score in enumerate(scores) if score), key=lambda i: -scores[i])
         return next((names[i] for i in ranked if ledger.has_cpu_and_memory(need, names[i])), None)
 
-    def outcome(self, moved: Sequence[ObservedPod], askers: Sequence[Need]) -> TrialOutcome | None:
+    def outcome(self, moved: Sequence[ObservedPod], targets: Sequence[Need]) -> TrialOutcome | None:
         """Return where everything would fit if these pods were recreated; None where something would not.
 
         Replacements are placed one after another while the moved pods still have their places, and none of them
-        on a GPU that one of these leaves: what is freed is for the askers. These come last, in their order.
+        on a GPU that one of these leaves: what is freed is for the pods to place. These come last, in their order.
         """
         with ExitStack() as undo:
             reopen = undo.callback(self._close(moved))
@@ -112,7 +112,7 @@ class Room:
                 return None
             self._set_aside(moved, undo)
             reopen()
-            places = self._place_all(askers, undo)
+            places = self._place_all(targets, undo)
             return None if places is None else TrialOutcome(replacements, places)
 
     def helps(self, moved: Iterable[ObservedPod], need: Need, node: str) -> bool:

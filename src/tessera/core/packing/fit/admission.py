@@ -141,8 +141,8 @@ def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
             )
 
 
-def _compares(operator: str, left: str, right: str) -> bool:
+def _compares(operator: str, actual: str, limit: str) -> bool:
     """Compare as integers; anything else never matches."""
-    if not (_INTEGER.fullmatch(left) and _INTEGER.fullmatch(right)):
+    if not (_INTEGER.fullmatch(actual) and _INTEGER.fullmatch(limit)):
         return False
-    return int(left) > int(right) if operator == "Gt" else int(left) < int(right)
+    return int(actual) > int(limit) if operator == "Gt" else int(actual) < int(limit)

@@ -23,7 +23,7 @@ OPEN, UNHEALTHY, CLOSED = range(3)
 """The last is a GPU that is closed to new pods for another reason: its records conflict, or others decide about it."""
 _AMOUNT_BITS: Final = tuple(MODE_BIT[mode] for mode in AMOUNT_MODES)
 
-_OF_GPUS: Final = ("kind", "serves", "memory_left", "compute_left", "left", "used", "clients", "closed")
+_OF_GPUS: Final = ("kind", "serves", "memory_left", "compute_left", "remaining", "used", "clients", "closed")
 """Arrays of one number a GPU."""
 
 VACANT: Final = Node(name=NodeName(""), cpu_milli=0, memory_mib=0, max_pods=0)
@@ -62,8 +62,8 @@ class Fleet:
         memory_left: MiB that amounts may still take.
         amounts: `compute_left` where amounts are served, by `AMOUNT_MODES`, -1 elsewhere; `(2, gpus, nodes)`.
         used: MIG state, see `instancecounts`.
-        left: percent of the GPU that is idle in any mode, rounded down: for amounts the scarcer of compute and memory,
-            for MIG the free memory slices, for fixed devices the free clients.
+        remaining: percent of the GPU that is idle in any mode, rounded down: for amounts the scarcer of compute and
+            memory, for MIG the free memory slices, for fixed devices the free clients.
         clients: number of shares in use.
         closed: OPEN, or why new pods are allocated nothing of a GPU: UNHEALTHY or CLOSED.
         classes: distinct existing devices.
@@ -92,7 +92,7 @@ class Fleet:
         self.classes: dict[DeviceClass, int] = {}
         self.kind: Ints = self._types.all_of(gpus, max(map(len, gpus), default=0))
         self.serves, self.memory_left, self.compute_left = (np.zeros_like(self.kind) for _ in range(3))
-        self.left, self.used, self.clients, self.closed = (np.zeros_like(self.kind) for _ in range(4))
+        self.remaining, self.used, self.clients, self.closed = (np.zeros_like(self.kind) for _ in range(4))
         self.amounts: Ints = np.zeros((len(AMOUNT_MODES), *self.kind.shape), dtype=np.int64)
         self._number_classes()
         self.offers: Ints = np.zeros((len(self.classes), *self.kind.shape), dtype=np.int64)
@@ -201,7 +201,7 @@ class Fleet:
         kind = self.kind[:, nodes]
         self.serves[:, nodes] = np.array([t.serves for t in self.types], dtype=np.int64)[kind]
         self.memory_left[:, nodes] = np.array([t.memory_mib for t in self.types], dtype=np.int64)[kind]
-        self.compute_left[:, nodes] = self.left[:, nodes] = np.where(kind > 0, 100, 0)
+        self.compute_left[:, nodes] = self.remaining[:, nodes] = np.where(kind > 0, 100, 0)
         self.used[:, nodes] = self.clients[:, nodes] = 0
         for each, bit in enumerate(_AMOUNT_BITS):
             self.amounts[each, :, nodes] = np.where(self.serves[:, nodes] & bit, self.compute_left[:, nodes], -1)
@@ -294,7 +294,7 @@ class Fleet:
         self.clear(node, row)
         self.closed[row, node] = why
         self.clients[row, node] = 1
-        for array in (self.serves, self.compute_left, self.memory_left, self.left):
+        for array in (self.serves, self.compute_left, self.memory_left, self.remaining):
             array[row, node] = 0
         self.amounts[:, row, node] = -1
         self.offers[:, row, node] = 0
@@ -346,12 +346,12 @@ class Fleet:
         memory = self.memory_left[row, node] - sign * share.memory_mib
         self.compute_left[row, node] = compute
         self.memory_left[row, node] = memory
-        self.left[row, node] = min(compute, 100 * memory // total) if total else compute
+        self.remaining[row, node] = min(compute, 100 * memory // total) if total else compute
         self._commit(row, node, MODE_BIT[share.mode])
 
     def _change_whole(self, row: int, node: int, gpu_type: GpuType, sign: int) -> None:
         taken = sign > 0
-        self.compute_left[row, node] = self.left[row, node] = 0 if taken else 100
+        self.compute_left[row, node] = self.remaining[row, node] = 0 if taken else 100
         self.memory_left[row, node] = 0 if taken else gpu_type.memory_mib
         self._commit(row, node, 0)
 
@@ -402,13 +402,13 @@ class Fleet:
             self.amounts[each, row, node] = self.compute_left[row, node] if serves & bit else -1
         if gpu_type.devices:
             self._offer(row, node)
-        if gpu_type.kept:
+        if gpu_type.fixed:
             clients = [device.clients for device in gpu_type.devices]
-            self.left[row, node] = 100 - 100 * sum(self._device_clients[row, node]) // sum(clients)
+            self.remaining[row, node] = 100 - 100 * sum(self._device_clients[row, node]) // sum(clients)
         elif mode == MODE_BIT[Mode.MIG]:
             slices = gpu_type.model.memory_slices
             free = slices - (int(self.used[row, node]) & ((1 << slices) - 1)).bit_count()
-            self.left[row, node] = 100 * free // slices
+            self.remaining[row, node] = 100 * free // slices
 
     def _offer(self, row: int, node: int) -> None:
         """Recount the free clients of one GPU's devices."""
@@ -422,7 +422,7 @@ class Fleet:
         gpu_type = self.types[self.kind[row, node]]
         clients = self._device_clients[row, node]
         used = int(self.used[row, node])
-        alive = gpu_type.kept or used or not self.clients[row, node]  # else it is taken whole or by amounts
+        alive = gpu_type.fixed or used or not self.clients[row, node]  # else it is taken whole or by amounts
         free = [
             device.clients - count if alive and (count or not used & bits) else 0
             for device, bits, count in zip(gpu_type.devices, gpu_type.bits, clients, strict=True)

@@ -24,7 +24,7 @@ from tessera.core.workload.need import Ask, Need
 __all__ = ["FULL", "Fragmentation", "FragmentationState", "Loss", "Lost", "Typical", "percent_of", "typical"]
 
 FULL: Final = 100
-"""Percent of a GPU: the unit of `Fleet.left` and of all sizes here; 1 percent is 10 milli."""
+"""Percent of a GPU: the unit of `Fleet.remaining` and of all sizes here; 1 percent is 10 milli."""
 
 _NO_CPU: Final = np.zeros((1, 1), dtype=np.int64)
 
@@ -106,7 +106,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
 class FragmentationState(NamedTuple):
     """Where nodes are in the tables of `Fragmentation`."""
 
-    left: Ints
+    remaining: Ints
     """Percent left of each GPU, `(gpus, nodes)`."""
     free: Ints
     """GPUs entirely free, `(nodes,)`."""
@@ -157,11 +157,11 @@ class Fragmentation:
     def state(self, fleet: Fleet, nodes: Ints, cpu_milli: Ints) -> FragmentationState:
         """Return where `nodes` are in the tables after `cpu_milli` more is taken, a column of cases."""
         level = self.cpus.searchsorted(fleet.room[CPU].take(nodes) - cpu_milli, side="right")
-        left = fleet.left.take(nodes, 1)
-        free: Ints = np.add.reduce(left == FULL)
-        one = (self._one_of.values.take(nodes, 1) + left)[:, None] + level * self._one_row
+        remaining = fleet.remaining.take(nodes, 1)
+        free: Ints = np.add.reduce(remaining == FULL)
+        one = (self._one_of.values.take(nodes, 1) + remaining)[:, None] + level * self._one_row
         many = self._many_of.values.take(nodes) + free + level * self._many_row
-        return FragmentationState(left, free, one, many)
+        return FragmentationState(remaining, free, one, many)
 
     def usable_in(self, state: FragmentationState) -> Ints:
         """Return what the typical pods can use of each node, weight times percent, `(cases, nodes)`."""
@@ -175,7 +175,7 @@ class Fragmentation:
 
     def amount(self, fleet: Fleet, nodes: Ints) -> Ints:
         """Return the fragmentation of each of `nodes`, `(len(nodes),)`, weight times percent."""
-        idle: Ints = fleet.left.take(nodes, 1).sum(0)
+        idle: Ints = fleet.remaining.take(nodes, 1).sum(0)
         return self.weight * idle - self.usable(fleet, nodes)
 
     def explain(self, fleet: Fleet, node: int) -> tuple[Loss, ...]:
@@ -184,13 +184,13 @@ class Fragmentation:
         The losses weighted by the pods add up to `amount`, at 10 milli a percent.
         """
         kinds = fleet.kind[:, node].tolist()
-        left = fleet.left[:, node].tolist()
+        remaining = fleet.remaining[:, node].tolist()
         cpu = int(fleet.room[CPU, node])
-        return tuple(self._loss(pod, kinds, left, cpu) for pod in self.pods)
+        return tuple(self._loss(pod, kinds, remaining, cpu) for pod in self.pods)
 
-    def _loss(self, pod: Typical, kinds: list[int], left: list[int], cpu: int) -> Loss:
+    def _loss(self, pod: Typical, kinds: list[int], remaining: list[int], cpu: int) -> Loss:
         sizes = [_size(pod, self._types[kind]) for kind in kinds]
-        lost, why = sum(left), Lost.SIZE
+        lost, why = sum(remaining), Lost.SIZE
         if not pod.asks:
             why = Lost.NO_GPU
         elif pod.cpu_milli > cpu:
@@ -198,11 +198,11 @@ class Fragmentation:
         elif all(size is None for size in sizes):
             why = Lost.MODEL
         elif pod.gpus == 1:
-            lost = sum(own for own, size in zip(left, sizes, strict=True) if size is None or own < size)
-        elif sizes[0] is None or left.count(FULL) < pod.gpus:
+            lost = sum(own for own, size in zip(remaining, sizes, strict=True) if size is None or own < size)
+        elif sizes[0] is None or remaining.count(FULL) < pod.gpus:
             why = Lost.COUNT
         else:
-            lost = sum(own for own in left if own < FULL)
+            lost = sum(own for own in remaining if own < FULL)
         return Loss(pod=pod, milli=10 * lost, why=why)
 
 

@@ -33,8 +33,8 @@ class Tightest:
     def gpus(self, fleet: Fleet, node: int, demand: Demand, rows: Sequence[int]) -> Sequence[int]:
         """Return `rows` by what is left; see `Preference`."""
         del demand
-        left = fleet.left[:, node].tolist()
-        return sorted(rows, key=left.__getitem__)
+        remaining = fleet.remaining[:, node].tolist()
+        return sorted(rows, key=remaining.__getitem__)
 
     def starts(self, fleet: Fleet, node: int, row: int, way: NewInstance) -> Sequence[int]:
         """Return the free starts, lowest first; see `Preference`."""
@@ -84,7 +84,7 @@ class _Search:
             for share in trail[-1]:
                 self.fleet.hold(self.node, share)
                 self.shares.append(share)
-                state = len(self.shares), self._taken(), self.fleet.state(self.node)
+                state = len(self.shares), self._excluded_gpus(), self.fleet.state(self.node)
                 if state not in tried:
                     tried.add(state)
                     trail.append(self.candidates())
@@ -99,7 +99,7 @@ class _Search:
     def candidates(self) -> Iterator[Share]:
         """Yield the shares that would serve the next device, the preferred first."""
         devices = self.sought[len(self.shares)]
-        taken = self._taken()
+        taken = self._excluded_gpus()
         nodes = np.array([self.node])
         for way in (way for tier in devices.tiers for way in tier):
             rows = way.capacity(self.fleet, nodes)[:, 0].nonzero()[0].tolist()
@@ -115,7 +115,7 @@ class _Search:
         clients, kind = self.fleet.clients[:, column].tolist(), self.fleet.kind[:, column].tolist()
         return all(not clients[row] and kind[row] == kind[rows[0]] for row in rows)
 
-    def _taken(self) -> tuple[int, ...]:
+    def _excluded_gpus(self) -> tuple[int, ...]:
         """Return the GPUs that the ask of the next device may not use again."""
         at = min(len(self.shares), len(self.sought) - 1)
         devices = self.sought[at]

@@ -19,7 +19,7 @@ def with_reservations(gpu_type: GpuType, verified: _Usage, reserved: Iterable[Sh
     for i, share in enumerate(reserved):
         # Desired devices may overlap the kubelet's present ones: unless the layout is fixed, both are kept free.
         own: _Usage = {PurposeKey(Purpose.RESERVATION, str(i)): (share,)}
-        if not any(faults(gpu_type, {**(usage if gpu_type.kept else verified), **own})):
+        if not any(faults(gpu_type, {**(usage if gpu_type.fixed else verified), **own})):
             usage |= own
     for holder, shares in doubted.items():
         if not any(faults(gpu_type, {**usage, holder: shares})):

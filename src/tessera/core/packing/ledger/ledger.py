@@ -120,10 +120,10 @@ class Ledger:
         if free:
             self._forget_impossible(node.name)
             for gpu in {*self._shares.get(node.name, {}), *(share.gpu for share in reserved)}:
-                self._settle(node.name, column, gpu)
+                self._set_gpu(node.name, column, gpu)
         elif known is not None and known.shares != reserved:
             for gpu in {share.gpu for share in (*known.shares, *reserved)}:
-                self._settle(node.name, column, gpu)
+                self._set_gpu(node.name, column, gpu)
         self._mark_changed(column)
 
     def drop_node(self, name: str) -> None:
@@ -302,14 +302,14 @@ class Ledger:
         column = self._fleet.index.get(node)
         return column is not None and bool(self._scores.row(self._kind(need))[column] != UNFIT)
 
-    def left(self, node: str) -> tuple[int, int, int]:
+    def free_resources(self, node: str) -> tuple[int, int, int]:
         """Return the free resources of a known node: cpu (milli), memory (MiB), pods; negative if overcommitted."""
         cpu_milli, memory_mib, pods = self._fleet.room[:, self._fleet.index[node]].tolist()
         return cpu_milli, memory_mib, pods
 
     def has_cpu_and_memory(self, need: Need, node: str) -> bool:
         """Return whether a known node has the cpu, the memory and the slot for one more pod."""
-        return all(map(int.__ge__, self.left(node), (need.cpu_milli, need.memory_mib, 1)))
+        return all(map(int.__ge__, self.free_resources(node), (need.cpu_milli, need.memory_mib, 1)))
 
     def pods_on(self, node: str) -> tuple[LedgerEntry, ...]:
         """Return the pods on a node."""
@@ -398,7 +398,7 @@ class Ledger:
         reserved = {share.gpu for share in self._nodes[pod.node].shares}
         for gpu, own in shares.items():
             if pod.doubted or gpu in reserved or not self._step(pod.node, column, gpu, own, sign):
-                self._settle(pod.node, column, gpu)
+                self._set_gpu(pod.node, column, gpu)
         self._note(pod.need, column, sign)
 
     def _step(self, name: str, column: int, gpu: int, shares: Sequence[Share], sign: int) -> bool:
@@ -414,7 +414,7 @@ class Ledger:
             (self._fleet.hold if sign > 0 else self._fleet.drop)(column, share)
         return True
 
-    def _settle(self, name: str, column: int, gpu: int) -> None:
+    def _set_gpu(self, name: str, column: int, gpu: int) -> None:
         """Set one GPU to its holders and reservations, or close it where they are impossible together."""
         self._impossible.pop((name, gpu), None)
         holders = self._shares.get(name, {}).get(gpu, {})

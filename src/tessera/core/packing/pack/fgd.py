@@ -85,10 +85,10 @@ class Gradient:
         self._count = sum(ask.count for ask in demand.need.asks)
         one = fragmentation.one.reshape(len(fleet.types), -1, FULL + 1)
         gain = np.zeros_like(one)
-        left = np.arange(FULL + 1)
+        remaining = np.arange(FULL + 1)
         for kind, gpu_type in enumerate(fleet.types):
-            after = np.maximum(left - (percent_of(demand.need.asks, gpu_type) or 0), 0)
-            gain[kind] = one[kind][:, after] - one[kind] + fragmentation.weight * (left - after)
+            after = np.maximum(remaining - (percent_of(demand.need.asks, gpu_type) or 0), 0)
+            gain[kind] = one[kind][:, after] - one[kind] + fragmentation.weight * (remaining - after)
         self.gain: Ints = gain.ravel()
         self.opened: Ints = np.roll(fragmentation.many, 1) - fragmentation.many  # meaningless where none is free
 
@@ -122,12 +122,12 @@ class Gradient:
         """Return the decrease by the pod's cpu alone, what one device adds on each GPU, and the state with less cpu."""
         state = self._frag.state(fleet, nodes, self._cpus)
         usable = self._frag.usable_in(state)
-        after = FragmentationState(state.left, state.free, state.one[:, 1], state.many[1])
+        after = FragmentationState(state.remaining, state.free, state.one[:, 1], state.many[1])
         return usable[1] - usable[0], self.gain.take(after.one), after
 
     def _opening(self, state: FragmentationState) -> Ints:
         """Return what a device adds on a GPU that is entirely free, by leaving one less to pods for several."""
-        opening: Ints = (state.left == FULL) * self.opened.take(state.many)
+        opening: Ints = (state.remaining == FULL) * self.opened.take(state.many)
         return opening
 
 

@@ -49,7 +49,7 @@ class Tables(NamedTuple):
 class State(NamedTuple):
     """The free resources of nodes: see `Fleet`."""
 
-    left: Ints
+    remaining: Ints
     kind: Ints
     cpu: Ints
 
@@ -83,7 +83,7 @@ def _amounts(tables: Tables, state: State, pod: PodTables, nodes: Ints, room: ND
     found = np.empty((2, len(nodes)), dtype=np.int64)
     one, many, value, prices, rates = tables.one, tables.many, tables.value, tables.prices, tables.rates
     sizes, pod_gain, opened = pod.sizes, pod.gain, pod.opened
-    kind, left, worth = tables.scratch[0], tables.scratch[1], tables.scratch[5]
+    kind, remaining, worth = tables.scratch[0], tables.scratch[1], tables.scratch[5]
     for i in range(len(nodes)):
         found[0, i], found[1, i] = _NOWHERE, 0
         if not _any(room, i):
@@ -94,17 +94,17 @@ def _amounts(tables: Tables, state: State, pod: PodTables, nodes: Ints, room: ND
         usable, free = 0, 0
         worth[:] = 0
         for gpu in range(len(room)):
-            kind[gpu], left[gpu] = state.kind[gpu, nodes[i]], state.left[gpu, nodes[i]]
-            if left[gpu]:  # an exhausted GPU is worth nothing
-                usable += one[kind[gpu], then, left[gpu]] - one[kind[gpu], now, left[gpu]]
-                free += left[gpu] == _FULL
+            kind[gpu], remaining[gpu] = state.kind[gpu, nodes[i]], state.remaining[gpu, nodes[i]]
+            if remaining[gpu]:  # an exhausted GPU is worth nothing
+                usable += one[kind[gpu], then, remaining[gpu]] - one[kind[gpu], now, remaining[gpu]]
+                free += remaining[gpu] == _FULL
                 for price in range(len(prices)):
-                    worth[price] += value[kind[gpu], left[gpu], price]
+                    worth[price] += value[kind[gpu], remaining[gpu], price]
         usable += many[kind[0], then, free] - many[kind[0], now, free]
         before = _least(worth, prices, cpu)
         for gpu in range(len(room)):
             if room[gpu, i]:
-                of, full = kind[gpu], left[gpu]
+                of, full = kind[gpu], remaining[gpu]
                 rest = full - min(sizes[of], full)
                 gain = usable + pod_gain[of, then, full] + (full == _FULL) * opened[kind[0], then, free]
                 gained = _least_moved(worth, value[of, full], value[of, rest], prices, less) - before
@@ -117,7 +117,14 @@ def _amounts(tables: Tables, state: State, pod: PodTables, nodes: Ints, room: ND
 def _devices(tables: Tables, state: State, pod: PodTables, nodes: Ints, room: NDArray[np.int8]) -> Ints:
     found = np.empty((2, len(nodes)), dtype=np.int64)
     gpus, worth = tables.scratch[:5, : len(room)], tables.scratch[5]
-    left, after, ordered, value, prices, rates = gpus[1], gpus[2], gpus[4], tables.value, tables.prices, tables.rates
+    remaining, after, ordered, value, prices, rates = (
+        gpus[1],
+        gpus[2],
+        gpus[4],
+        tables.value,
+        tables.prices,
+        tables.rates,
+    )
     for i in range(len(nodes)):
         found[0, i], found[1, i] = _NOWHERE, 0
         if pod.numbers[1] and not _any(room, i):
@@ -126,13 +133,15 @@ def _devices(tables: Tables, state: State, pod: PodTables, nodes: Ints, room: ND
         less = cpu - pod.numbers[0]
         for gpu in range(len(room)):
             gpus[0, gpu], gpus[3, gpu] = state.kind[gpu, nodes[i]], room[gpu, i]
-            left[gpu] = after[gpu] = state.left[gpu, nodes[i]]
+            remaining[gpu] = after[gpu] = state.remaining[gpu, nodes[i]]
         found[1, i] = _take(gpus, pod.sizes, pod.numbers[1])
         first = state.kind[0, nodes[i]]
         gain = _fed(tables.fed_cpu, tables.fed_one[first], tables.fed_many[:, first], _falling(after, ordered), less)
-        gain -= _fed(tables.fed_cpu, tables.fed_one[first], tables.fed_many[:, first], _falling(left, ordered), cpu)
+        gain -= _fed(
+            tables.fed_cpu, tables.fed_one[first], tables.fed_many[:, first], _falling(remaining, ordered), cpu
+        )
         for gpu in range(len(room)):
-            gain += rates[0] * (left[gpu] - after[gpu])
+            gain += rates[0] * (remaining[gpu] - after[gpu])
         gained = _gained(value, prices, gpus, worth, cpu, less) if pod.numbers[1] else 0
         found[0, i] = (gain * rates[1] + gained * rates[2]) // rates[3]
     return found
@@ -151,43 +160,43 @@ def _take(gpus: Ints, sizes: Ints, count: int) -> int:
 
     The rows of `gpus` are types, what is left before and after, and whether each can serve.
     """
-    kind, left, after, able = gpus[0], gpus[1], gpus[2], gpus[3]
+    kind, remaining, after, able = gpus[0], gpus[1], gpus[2], gpus[3]
     first = -1
     for _ in range(count):
         chosen = -1
-        for gpu in range(len(left)):
-            if able[gpu] and (chosen < 0 or left[gpu] < left[chosen]):
+        for gpu in range(len(remaining)):
+            if able[gpu] and (chosen < 0 or remaining[gpu] < remaining[chosen]):
                 chosen = gpu
         if chosen >= 0:
             able[chosen] = 0
-            after[chosen] -= min(sizes[kind[chosen]], left[chosen])
+            after[chosen] -= min(sizes[kind[chosen]], remaining[chosen])
             first = chosen if first < 0 else first
     return max(first, 0)
 
 
 def _gained(value: Ints, prices: Ints, gpus: Ints, worth: Ints, cpu: int, less: int) -> int:
     """Return the change of a node's value, see `potentials.Value`; `gpus` as for `_take`, `worth` for scratch."""
-    kind, left, after = gpus[0], gpus[1], gpus[2]
+    kind, remaining, after = gpus[0], gpus[1], gpus[2]
     worth[:] = 0
-    for gpu in range(len(left)):
+    for gpu in range(len(remaining)):
         for price in range(len(prices)):
-            worth[price] += value[kind[gpu], left[gpu], price]
+            worth[price] += value[kind[gpu], remaining[gpu], price]
     before = _least(worth, prices, cpu)
-    for gpu in range(len(left)):
-        if after[gpu] < left[gpu]:
+    for gpu in range(len(remaining)):
+        if after[gpu] < remaining[gpu]:
             for price in range(len(prices)):
-                worth[price] += value[kind[gpu], after[gpu], price] - value[kind[gpu], left[gpu], price]
+                worth[price] += value[kind[gpu], after[gpu], price] - value[kind[gpu], remaining[gpu], price]
     return _least(worth, prices, less) - before
 
 
-def _falling(left: Ints, ordered: Ints) -> Ints:
+def _falling(remaining: Ints, ordered: Ints) -> Ints:
     """Return the rest of the GPUs in `ordered`, the most first."""
-    for gpu in range(len(left)):
+    for gpu in range(len(remaining)):
         at = gpu
-        while at > 0 and ordered[at - 1] < left[gpu]:
+        while at > 0 and ordered[at - 1] < remaining[gpu]:
             ordered[at] = ordered[at - 1]
             at -= 1
-        ordered[at] = left[gpu]
+        ordered[at] = remaining[gpu]
     return ordered
 
 

@@ -70,20 +70,20 @@ class Usable:
         self._group_at: Ints = (np.arange(self._groups) * (many[0].size if most > 1 else 0))[:, None]
         self._nth: Ints = np.arange(1, most + 1)[:, None]
 
-    def of(self, nodes: Ints, left: Ints, cpu: Ints) -> Ints:
+    def of(self, nodes: Ints, remaining: Ints, cpu: Ints) -> Ints:
         """Return the usable part of each of `nodes` with this much of its GPUs and cpu left, `(len(nodes),)`.
 
         Args:
             nodes: node indices.
-            left: percent left of each GPU, `(gpus, len(nodes))`.
+            remaining: percent left of each GPU, `(gpus, len(nodes))`.
             cpu: milli cpu left, `(len(nodes),)`.
 
         """
         level = self.cpus.searchsorted(cpu // self._nth, side="right")
-        emptiest = np.sort(left, axis=0)[::-1]
+        emptiest = np.sort(remaining, axis=0)[::-1]
         usable: Ints = np.add.reduce(self.one.take(self._one_of.values.take(nodes) + level * (FULL + 1) + emptiest))
         if self._groups:
-            free = np.add.reduce(left == FULL)
+            free = np.add.reduce(remaining == FULL)
             at = self._group_at + self._many_of.values.take(nodes) + level[: self._groups] * (len(self._nth) + 1) + free
             usable = usable + np.add.reduce(self.many.take(at))
         return usable
@@ -110,29 +110,29 @@ class NodeValue:
         ]
         self.table: Ints = np.ascontiguousarray(np.stack(tables, axis=1)).reshape(len(CPU_PRICES), -1)
 
-    def of(self, nodes: Ints, left: Ints, cpu: Ints) -> Ints:
+    def of(self, nodes: Ints, remaining: Ints, cpu: Ints) -> Ints:
         """Return the value of each of `nodes` with this much of its GPUs and cpu left, `(len(nodes),)`."""
-        at = self._fleet.kind.take(nodes, 1) * (FULL + 1) + left
+        at = self._fleet.kind.take(nodes, 1) * (FULL + 1) + remaining
         worth = np.add.reduce(self.table.take(at, axis=1), axis=1) + CPU_PRICES[:, None] * cpu
         value: Ints = np.minimum.reduce(worth)
         return value
 
-    def lost_by_each(self, nodes: Ints, left: Ints, sizes: Ints, cpu: tuple[Ints, Ints]) -> Ints:
+    def lost_by_each(self, nodes: Ints, remaining: Ints, sizes: Ints, cpu: tuple[Ints, Ints]) -> Ints:
         """Return the change of value when one GPU gives `sizes`, for each GPU of `nodes`, `(gpus, len(nodes))`.
 
         Args:
             nodes: node indices.
-            left: percent left of each GPU, `(gpus, len(nodes))`.
+            remaining: percent left of each GPU, `(gpus, len(nodes))`.
             sizes: percent taken, `(gpus, len(nodes))`.
             cpu: milli cpu left before and after, `(len(nodes),)` each.
 
         """
-        at = self._fleet.kind.take(nodes, 1) * (FULL + 1) + left
+        at = self._fleet.kind.take(nodes, 1) * (FULL + 1) + remaining
         now = self.table.take(at, axis=1)
         all_gpus = np.add.reduce(now, axis=1)
         before = np.minimum.reduce(all_gpus + CPU_PRICES[:, None] * cpu[0])
         without = (all_gpus + CPU_PRICES[:, None] * cpu[1])[:, None] - now
-        after = np.minimum.reduce(without + self.table.take(at - np.minimum(sizes, left), axis=1))
+        after = np.minimum.reduce(without + self.table.take(at - np.minimum(sizes, remaining), axis=1))
         lost: Ints = after - before
         return lost
 
@@ -170,9 +170,9 @@ def _sizes(fleet: Fleet) -> list[int]:
 
 def _extras(fleet: Fleet, pods: Sequence[Typical]) -> Iterator[Ints]:
     """Yield for each GPU type the worth of a GPU's rest beyond its capacity, `(101,)`."""
-    left = np.arange(FULL + 1)
+    remaining = np.arange(FULL + 1)
     for reserve in _reserves(fleet, pods):
-        yield reserve * left // FULL + _FREE * (left == FULL)
+        yield reserve * remaining // FULL + _FREE * (remaining == FULL)
 
 
 def _reserves(fleet: Fleet, pods: Sequence[Typical]) -> list[int]:

@@ -49,7 +49,7 @@ class DotProduct(_Sized):
         del room
         common = math.gcd(self._cpu**2, self._gpu**2)
         cpu = self.fleet.room[CPU].take(nodes) * demand.need.cpu_milli * (self._gpu**2 // common)
-        gpu = self.fleet.left.take(nodes, 1).sum(0) * self.requested(demand.need, nodes) * (self._cpu**2 // common)
+        gpu = self.fleet.remaining.take(nodes, 1).sum(0) * self.requested(demand.need, nodes) * (self._cpu**2 // common)
         score: Ints = FULL + -FULL * (cpu + gpu) // (2 * self._cpu**2 * self._gpu**2 // common)
         return score
 
@@ -61,7 +61,7 @@ class BestFit(_Sized):
         """Return 0 to 100; see `Policy`."""
         del room
         cpu = (self.fleet.room[CPU].take(nodes) - demand.need.cpu_milli) * self._gpu
-        gpu = (self.fleet.left.take(nodes, 1).sum(0) - self.requested(demand.need, nodes)) * self._cpu
+        gpu = (self.fleet.remaining.take(nodes, 1).sum(0) - self.requested(demand.need, nodes)) * self._cpu
         score: Ints = FULL + -FULL * (cpu + gpu) // (2 * self._cpu * self._gpu)
         return score
 
@@ -79,14 +79,14 @@ class Packing(Policy):
         """Return 0 to 100; see `Policy`."""
         if not room:
             return np.zeros(len(nodes), dtype=np.int64)
-        left = self.fleet.left.take(nodes, 1)
+        remaining = self.fleet.remaining.take(nodes, 1)
         count = sum(ask.count for ask in demand.need.asks)
-        tightest = np.where(sum(room) > 0, left, FULL + 1)
+        tightest = np.where(sum(room) > 0, remaining, FULL + 1)
         tightest.sort(axis=0)
         taken = tightest[:count]
         opened = (taken >= FULL).sum(0)
-        free = (left == FULL).sum(0)
-        empty = left.sum(0) == FULL * (self.fleet.kind.take(nodes, 1) > 0).sum(0)
+        free = (remaining == FULL).sum(0)
+        empty = remaining.sum(0) == FULL * (self.fleet.kind.take(nodes, 1) > 0).sum(0)
         used = np.where(
             opened > 0, np.maximum(_OPENED - opened, _EMPTY), np.maximum(FULL - taken.sum(0) // 10, _OPENED)
         )
@@ -109,7 +109,7 @@ class Clustering(Policy):
         """Return 0 to 100; see `Policy`."""
         if not room:
             return np.zeros(len(nodes), dtype=np.int64)
-        used: Ints = self._gpu - self.fleet.left.take(nodes, 1).sum(0)
+        used: Ints = self._gpu - self.fleet.remaining.take(nodes, 1).sum(0)
         own = self._pods(demand.need).take(nodes)
         every = sum(pods.take(nodes) for pods in self._sizes.values())
         holds = np.where(own > 0, np.where(own == every, 75, 50), np.where(every == 0, 25, 0))

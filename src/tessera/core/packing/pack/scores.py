@@ -28,7 +28,7 @@ _SMALL: Final = 64
 """Up to this many nodes are scored together, because that is faster than separating those that fit."""
 _STATES: Final = 1 << 12
 """Node states remembered for a need."""
-_MOST_KEPT: Final = 256
+_MOST_CACHED: Final = 256
 """Kept needs if there is no limit on different ones; about 0.4 MB each on 5,000 nodes."""
 _MOST_NEEDS: Final = 2048
 """Most needs that are distinguished; above it the most frequent quarter is kept."""
@@ -36,7 +36,7 @@ _LEAVING_STEP: Final = 200
 """Permille by which the share of leaving pods must differ from the learned one."""
 
 
-class _Kept:
+class _CachedNeed:
     """The kept scores of one kind of need.
 
     Attributes:
@@ -98,8 +98,8 @@ class Scores:
         self._devices_only = devices_only
         self._ids: dict[Need, int] = {}
         self._needs: list[Need] = []
-        self._kept: list[_Kept | None] = []
-        self._opened: dict[int, _Kept] = {}
+        self._cached: list[_CachedNeed | None] = []
+        self._opened: dict[int, _CachedNeed] = {}
         self._shares: dict[tuple[int, int, int], tuple[Share]] = {}  # by kind, type and index of the GPU
         self._released = 0
         self._nodes: Ints = np.arange(len(fleet.nodes))
@@ -125,7 +125,7 @@ class Scores:
         kind = self._ids.setdefault(need, len(self._ids))
         if kind == len(self._needs):
             self._needs.append(need)
-            self._kept.append(None)
+            self._cached.append(None)
             self._arrived.append(0)
         return kind
 
@@ -135,14 +135,14 @@ class Scores:
 
     def row(self, kind: int) -> Ints:
         """Return the scores of all nodes for a need, in rank order; `UNFIT` where it does not fit."""
-        kept = self._of(kind)
-        stale = self.changes - kept.fresh
-        if not self._keep or kept.fresh < 0 or stale > len(self._nodes):
-            self._renew(kept, self._nodes)
+        cached = self._of(kind)
+        stale = self.changes - cached.fresh
+        if not self._keep or cached.fresh < 0 or stale > len(self._nodes):
+            self._renew(cached, self._nodes)
         elif stale:
-            self._renew(kept, self._since(kept.fresh))
-        kept.fresh = self.changes
-        return kept.row
+            self._renew(cached, self._since(cached.fresh))
+        cached.fresh = self.changes
+        return cached.row
 
     def scores(self, kind: int, nodes: Ints) -> Ints:
         """Return the scores of `nodes` for a need, computed anew; `UNFIT` where it does not fit."""
@@ -154,11 +154,11 @@ class Scores:
 
     def _shares_at(self, kind: int, at: int, node: int) -> tuple[Share, ...] | None:
         """Return `shares` of the node at that place of the row."""
-        kept = self._of(kind)
-        demand = kept.demand
-        if kept.gpus is None or demand.sole is None:
+        cached = self._of(kind)
+        demand = cached.demand
+        if cached.gpus is None or demand.sole is None:
             return serve(self.fleet, demand, node, self.policy)
-        row = int(kept.gpus[at])
+        row = int(cached.gpus[at])
         gpu_type, gpu = int(self.fleet.kind[row, node]), self.fleet.gpu_index[node][row]
         known = kind, gpu_type, gpu
         if known not in self._shares:
@@ -203,7 +203,7 @@ class Scores:
     def renew(self, policy: Policy) -> None:
         """Start again with a policy for the current fleet, keeping what was learned; every score is stale."""
         self.policy = policy
-        self._kept = [None] * len(self._needs)
+        self._cached = [None] * len(self._needs)
         self._opened.clear()
         self._shares.clear()
         self._nodes = self._place = self._order = np.arange(len(self.fleet.nodes))
@@ -241,25 +241,25 @@ class Scores:
         self.shape = self.fleet.shape
         self._outlook = self.policy.outlook()
 
-    def _of(self, kind: int) -> _Kept:
-        return self._kept[kind] or self._open(kind)
+    def _of(self, kind: int) -> _CachedNeed:
+        return self._cached[kind] or self._open(kind)
 
-    def _open(self, kind: int) -> _Kept:
+    def _open(self, kind: int) -> _CachedNeed:
         demand = Demand(self._needs[kind], self.fleet, devices_only=self._devices_only)
-        if self._devices_only and len(self._opened) >= _MOST_KEPT:
+        if self._devices_only and len(self._opened) >= _MOST_CACHED:
             oldest = min(self._opened, key=lambda each: self._opened[each].fresh)
             self.policy.forget(self._opened.pop(oldest).demand)
-            self._kept[oldest] = None
-        kept = _Kept(demand, len(self._nodes), named=self.policy.names_gpus and demand.sole is not None)
-        self._kept[kind] = self._opened[kind] = kept
-        return kept
+            self._cached[oldest] = None
+        cached = _CachedNeed(demand, len(self._nodes), named=self.policy.names_gpus and demand.sole is not None)
+        self._cached[kind] = self._opened[kind] = cached
+        return cached
 
-    def _renew(self, kept: _Kept, nodes: Ints) -> None:
+    def _renew(self, cached: _CachedNeed, nodes: Ints) -> None:
         """Bring the row of a need up to date for `nodes`."""
         at = self._place.take(nodes)
-        kept.row[at], named = self._choices(kept, nodes)
-        if kept.gpus is not None:
-            kept.gpus[at] = named
+        cached.row[at], named = self._choices(cached, nodes)
+        if cached.gpus is not None:
+            cached.gpus[at] = named
 
     def _since(self, fresh: int) -> Ints:
         """Return the nodes that changed since the log had that length; each once if that is worth the effort."""
@@ -267,14 +267,14 @@ class Scores:
             return self._changed[fresh - self._before : self.changes - self._before]
         return (self.stamp > fresh).nonzero()[0]
 
-    def _choices(self, kept: _Kept, nodes: Ints) -> tuple[Ints, Ints]:
+    def _choices(self, cached: _CachedNeed, nodes: Ints) -> tuple[Ints, Ints]:
         """Return `scores` and, where the policy names it, the GPU to take on each node."""
-        demand = kept.demand
+        demand = cached.demand
         room = demand.room(self.fleet, nodes)
         fits = demand.fits(self.fleet, nodes, room)
         if self._devices_only and not demand.exact:
             for at in fits.nonzero()[0].tolist():
-                fits[at] = self._served(kept, int(nodes[at]))
+                fits[at] = self._served(cached, int(nodes[at]))
         fitting = np.count_nonzero(fits)
         if not fitting:
             scores = np.full(len(nodes), UNFIT)
@@ -293,21 +293,21 @@ class Scores:
         tiers = demand.tiers(self.fleet, nodes)
         return found if tiers is None else found - _TIER * tiers, gpus
 
-    def _served(self, kept: _Kept, node: int) -> bool:
+    def _served(self, cached: _CachedNeed, node: int) -> bool:
         """Return whether all devices of a need fit together on a node; nodes of one state are tried once."""
         state = self.fleet.kind[:, node].tobytes() + self.fleet.state(node)
-        if state not in kept.served:
-            if len(kept.served) >= _STATES:
-                kept.served.clear()
-            kept.served[state] = serve(self.fleet, kept.demand, node, Tightest()) is not None
-        return kept.served[state]
+        if state not in cached.served:
+            if len(cached.served) >= _STATES:
+                cached.served.clear()
+            cached.served[state] = serve(self.fleet, cached.demand, node, Tightest()) is not None
+        return cached.served[state]
 
     def _learn(self, leaving: int) -> None:
         self._learned, self._leaving = list(self._arrived), leaving
         self._mix = tuple((need, n) for need, n in zip(self._needs, self._arrived, strict=True) if n)
         if self.policy.learn(self._mix, leaving):
-            for kept in self._opened.values():
-                kept.fresh = -1
+            for cached in self._opened.values():
+                cached.fresh = -1
         self._note_shape()
 
     def _moved(self) -> bool:

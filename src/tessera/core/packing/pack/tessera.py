@@ -64,7 +64,7 @@ class Tessera(Cutting):
         self._stock = CuttingStock()
         self._compiled: dict[Demand, _Known] = {}
         self._kernels = kernels
-        self._state = State(fleet.left, fleet.kind, fleet.room[CPU])
+        self._state = State(fleet.remaining, fleet.kind, fleet.room[CPU])
         super().__init__(fleet)
 
     @classmethod
@@ -128,16 +128,18 @@ class Tessera(Cutting):
     def _of_devices(self, demand: Demand, nodes: Ints, room: Room) -> Ints:
         """Return the score of each of `nodes` for a pod that takes no GPU, or those with least left that serve it."""
         known = self._known(demand)
-        left = self.fleet.left.take(nodes, 1)
+        remaining = self.fleet.remaining.take(nodes, 1)
         cpu = self.fleet.room[CPU].take(nodes)
         if not demand.devices:
-            gain = self._usable.of(nodes, left, cpu - demand.need.cpu_milli) - self._usable.of(nodes, left, cpu)
+            gain = self._usable.of(nodes, remaining, cpu - demand.need.cpu_milli) - self._usable.of(
+                nodes, remaining, cpu
+            )
             return self._steps(gain, np.zeros_like(gain))
-        after = _taken(known.gpus, left, functools.reduce(np.add, room), self._sizes(known, nodes))
+        after = _after_taking(known.gpus, remaining, functools.reduce(np.add, room), self._sizes(known, nodes))
         less = cpu - demand.need.cpu_milli
-        gain = self._usable.of(nodes, after, less) - self._usable.of(nodes, left, cpu)
-        gain += self._fragmentation.weight * np.add.reduce(left - after)
-        worth = self._value.of(nodes, after, less) - self._value.of(nodes, left, cpu)
+        gain = self._usable.of(nodes, after, less) - self._usable.of(nodes, remaining, cpu)
+        gain += self._fragmentation.weight * np.add.reduce(remaining - after)
+        worth = self._value.of(nodes, after, less) - self._value.of(nodes, remaining, cpu)
         return self._steps(gain, worth)
 
     def _by_kernel(
@@ -190,10 +192,10 @@ class Tessera(Cutting):
         if demand not in self._gradients:
             self._gradients[demand] = Gradient(self._fragmentation, demand, self.fleet)
         gain = self._gradients[demand].of_each(self.fleet, nodes)
-        left = self.fleet.left.take(nodes, 1)
+        remaining = self.fleet.remaining.take(nodes, 1)
         cpu = self.fleet.room[CPU].take(nodes)
         lost = self._value.lost_by_each(
-            nodes, left, self._sizes(self._known(demand), nodes), (cpu, cpu - demand.need.cpu_milli)
+            nodes, remaining, self._sizes(self._known(demand), nodes), (cpu, cpu - demand.need.cpu_milli)
         )
         return self._steps(gain, lost)
 
@@ -247,12 +249,12 @@ def _able(room: Room, shape: tuple[int, int]) -> NDArray[np.int8]:
     return able
 
 
-def _taken(count: int, left: Ints, room: Counts, sizes: Ints) -> Ints:
+def _after_taking(count: int, remaining: Ints, room: Counts, sizes: Ints) -> Ints:
     """Return the rest of the GPUs when the pod takes those with least left that can serve it, `(gpus, nodes)`."""
-    order = np.where(room > 0, left, FULL + 1).argsort(axis=0, kind="stable")
-    chosen = np.zeros_like(left)
+    order = np.where(room > 0, remaining, FULL + 1).argsort(axis=0, kind="stable")
+    chosen = np.zeros_like(remaining)
     np.put_along_axis(chosen, order[:count], 1, axis=0)
-    after: Ints = left - np.minimum(sizes, left) * chosen * (room > 0)
+    after: Ints = remaining - np.minimum(sizes, remaining) * chosen * (room > 0)
     return after
 
 

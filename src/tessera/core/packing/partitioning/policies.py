@@ -68,7 +68,7 @@ def advance_all(
     after: dict[str, PartitioningMemory] = {}
     decisions: dict[str, PartitioningDecision] = {}
     for policy in sorted(known.values(), key=lambda each: (-each.priority, each.name)):
-        own = _own(observed, policy, {name for name, each in group_of.items() if each is policy})
+        own = _of_nodes(observed, policy, {name for name, each in group_of.items() if each is policy})
         here, elsewhere = _admitted(pending, own.nodes)
         limits = msgspec.structs.replace(
             policy.limits, most_changing=policy.budget.of(sum(len(node.gpus) for node in own.nodes))
@@ -77,13 +77,13 @@ def advance_all(
         after[policy.name], decisions[policy.name] = advance(
             memories.get(policy.name, PartitioningMemory()), group, now_s, limits
         )
-        left = after[policy.name].left
-        passed_on = {*(pod.key for pod in elsewhere), *left}
+        unplaced = after[policy.name].unplaced
+        passed_on = {*(pod.key for pod in elsewhere), *unplaced}
         pending = tuple(pod for pod in pending if pod.key in passed_on)
     return after, decisions
 
 
-def _own(observed: PartitioningState, policy: PartitioningPolicy, names: set[NodeName]) -> PartitioningState:
+def _of_nodes(observed: PartitioningState, policy: PartitioningPolicy, names: set[NodeName]) -> PartitioningState:
     """Return the observation of some nodes."""
     return PartitioningState(
         nodes=tuple(node for node in observed.nodes if node.name in names),

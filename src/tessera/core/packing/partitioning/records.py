@@ -66,7 +66,7 @@ class PartitioningMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Until when a GPU that did not get its desired devices is skipped."""
     planned_s: float = -math.inf
     """When a batch was planned last."""
-    left: frozenset[PodKey] = frozenset()
+    unplaced: frozenset[PodKey] = frozenset()
     """Pods that the last plan did not place."""
 
 
@@ -75,7 +75,7 @@ class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     node: NodeName
     reason: str
-    """One word in CamelCase: `DevicesDesired`, `DevicesReleased`, `DevicesNotMade`."""
+    """One word in CamelCase: `DevicesDesired`, `DevicesReleased`, `DevicesNotCreated`."""
     message: str
     warning: bool = False
 

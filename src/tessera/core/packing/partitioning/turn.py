@@ -116,7 +116,9 @@ class _Pass:
             served=self.served & since.keys(),
             left_alone=self.left_alone,
             planned_s=self.now_s if planned_now else self.before.planned_s,
-            left=self.before.left & self.arrived.keys() if pending is None else frozenset(each.pod for each in pending),
+            unplaced=self.before.unplaced & self.arrived.keys()
+            if pending is None
+            else frozenset(each.pod for each in pending),
         )
 
     # The batch
@@ -295,7 +297,9 @@ class _Pass:
             if late_s <= self.now_s:
                 late_s = self.left_alone[gpu] = self.now_s + self.limits.stuck_s
                 message = f"GPU {managed.gpu.index} does not have {shown(managed.lacking)} yet; it is tried again later"
-                self.events.append(NodeEvent(node=managed.node, reason="DevicesNotMade", message=message, warning=True))
+                self.events.append(
+                    NodeEvent(node=managed.node, reason="DevicesNotCreated", message=message, warning=True)
+                )
             self.again.append(late_s)
 
     def _after(self, managed: ManagedGpu, planned: _Planned) -> frozenset[DeviceId]:

@@ -90,8 +90,8 @@ def decide_replicas(
     named = "its Deployment" if deployment is None else f"Deployment {deployment.name}"
     if deployment is None or facts.bounds is None:
         return ScalingState(), _none(f"no HorizontalPodAutoscaler targets {named}, so there are no bounds")
-    if deployment.trouble:
-        return ScalingState(), ScalingDecision(replicas=None, reason=deployment.trouble, bad=True)
+    if deployment.problem:
+        return ScalingState(), ScalingDecision(replicas=None, reason=deployment.problem, bad=True)
     if deployment.slots is None:
         reason = (
             f"the number of requests that a replica serves at once is unknown; annotate {named} with "

@@ -193,7 +193,7 @@ class StartingReplicas(msgspec.Struct, frozen=True):
 def list_starting(loads: Sequence[Load], cold_start_s: float) -> list[StartingReplicas]:
     """Return the replicas that start, without those that are late; in a rollout they start when others were ready.
 
-    Costs one step for each load, however many replicas somebody requests.
+    Costs one step for each load, however many replicas are requested.
     """
     now = loads[-1]
     late_s = min(_LATE * cold_start_s, ERRORS_S - _MINUTE_S)

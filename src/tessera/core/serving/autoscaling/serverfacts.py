@@ -21,7 +21,7 @@ class ModelPod(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     """URL of its metrics; empty if unknown."""
-    trouble: str
+    problem: str
     """Why it is not."""
     running: bool
     ready: bool
@@ -51,7 +51,7 @@ class ModelDeployment(msgspec.Struct, frozen=True, kw_only=True):
     """It may scale to zero after this long without a request; None if it is not set."""
     woken_s: float | None = None
     """When it was last woken; None for never."""
-    trouble: str
+    problem: str
     """Invalid annotations."""
     owner: str = ""
     """Name of the ModelServer that owns it; empty for none."""

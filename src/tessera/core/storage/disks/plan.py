@@ -204,8 +204,8 @@ def plan_disks(observed: ObservedDisks, spec: DiskSpec, fresh: Creation) -> Disk
 def _none(inputs: _Inputs) -> DiskPlan:
     others = [each.path for each in inputs.observed.devices if each.kind == "disk" and each.size_bytes]
     reason = f"no disk matches {', '.join(inputs.spec.select)}"
-    there = f"disks of this node: {', '.join(others)}; name them by --select" if others else "this node has no disk"
-    return DiskPlan(state=DiskState.NONE, reasons=(reason,), advice=there)
+    advice = f"name disks of this node by --select: {', '.join(others)}" if others else "this node has no disk"
+    return DiskPlan(state=DiskState.NONE, reasons=(reason,), advice=advice)
 
 
 def _refuse(reason: str, advice: str = "") -> DiskPlan:

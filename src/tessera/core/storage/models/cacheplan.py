@@ -256,11 +256,11 @@ def _make_room(
     )
 
 
-def withheld_reason(model: DesiredModel, there: ModelOnDisk) -> str:
+def withheld_reason(model: DesiredModel, on_disk: ModelOnDisk) -> str:
     """Return why the revision of a model that new pods would get is withheld from them; empty if it is not."""
-    revision = model.revision or there.current
-    problem = there.verification(revision).damage
-    if not problem and model.verification == "Required" and revision in there.unverified:
+    revision = model.revision or on_disk.current
+    problem = on_disk.verification(revision).damage
+    if not problem and model.verification == "Required" and revision in on_disk.unverified:
         problem = "checksums of its source do not verify all of it, and spec.verification is Required"
     return f"revision {revision[:12]}: {problem}: fetched again" if problem else ""
 
@@ -304,10 +304,10 @@ def _interrupts(model: DesiredModel, running: DesiredModel, offered: Mapping[str
     return model.urgency > running.urgency and not offered[model.name] and not has_failed
 
 
-def _revision(model: DesiredModel, there: ModelOnDisk) -> str:
+def _revision(model: DesiredModel, on_disk: ModelOnDisk) -> str:
     """Return the revision of a model that new pods get; empty where it is not there, or withheld."""
-    revision = model.revision if model.revision in there.revisions else "" if model.revision else there.current
-    return "" if withheld_reason(model, there) else revision
+    revision = model.revision if model.revision in on_disk.revisions else "" if model.revision else on_disk.current
+    return "" if withheld_reason(model, on_disk) else revision
 
 
 def _step(
@@ -319,15 +319,15 @@ def _step(
     running: str,
 ) -> CacheStep | None:
     """Return what is removed of one model: one thing, because the next follows from what is there then."""
-    there = observed.on_disk
+    on_disk = observed.on_disk
     if desired is None:
         if name == running:
             return CancelFetch(name)
         return None if observed.listed is not None or observed.used else RemoveModel(name)
-    if makes_room_for and observed.listed is None and there.current and there.current not in observed.used:
-        return EvictRevision(name, there.current, makes_room_for)
-    superseded = set(there.revisions) - protected - {there.current}
-    if superseded and name != running and len(there.revisions) > desired.keep:
+    if makes_room_for and observed.listed is None and on_disk.current and on_disk.current not in observed.used:
+        return EvictRevision(name, on_disk.current, makes_room_for)
+    superseded = set(on_disk.revisions) - protected - {on_disk.current}
+    if superseded and name != running and len(on_disk.revisions) > desired.keep:
         return RemoveSuperseded(name, desired.keep)
     return None
 
@@ -366,9 +366,9 @@ def _room_for(
     """
     candidates = [
         each
-        for name, there in observed.items()
+        for name, on_disk in observed.items()
         if name != model.name
-        for each in _candidates(name, there, desired.get(name), model.priority)
+        for each in _candidates(name, on_disk, desired.get(name), model.priority)
     ]
     order = sorted(candidates, key=lambda each: (each.is_current, each.order))
     chosen = [order[position] for position in least_evicted([each.on_disk for each in order], missing_bytes)]

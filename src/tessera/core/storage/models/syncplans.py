@@ -53,13 +53,13 @@ class MirrorPlan(msgspec.Struct, frozen=True):
     """How plain files become those of a listing.
 
     Args:
-        kept: files that stay, by their paths.
+        unchanged: files that stay, by their paths.
         fetched: what is new.
         removed: paths of files that left the store.
 
     """
 
-    kept: dict[str, ModelFile]
+    unchanged: dict[str, ModelFile]
     fetched: tuple[StoredObject, ...]
     removed: tuple[str, ...]
 
@@ -129,16 +129,16 @@ def plan_mirror(
 
     """
     here = {file.path: file for file in manifest.files} if manifest else {}
-    kept, fetched = {}, []
+    unchanged, fetched = {}, []
     for each in objects:
         file = here.get(each.path)
         known = () if file is None or manifest is None or each.path in unusable else _keys(manifest.source, file)
         if file is None or set(known).isdisjoint(_keys(source, each)):
             fetched.append(each)
         else:
-            kept[each.path] = _renewed(file, each)
+            unchanged[each.path] = _renewed(file, each)
     removed = here.keys() - {each.path for each in objects}
-    return MirrorPlan(kept, tuple(fetched), tuple(sorted(removed)))
+    return MirrorPlan(unchanged, tuple(fetched), tuple(sorted(removed)))
 
 
 def parents_of(path: str) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ __all__ = ["SharedTransfer"]
 
 _READERS = 32
 """Concurrent requests to the store, of all nodes together; each makes at least one."""
-_LEAST_ASKERS = 4
+_LEAST_FROM_OTHERS = 4
 _FOR_OTHERS = 2
 _PAUSE_S = 0.1
 
@@ -49,7 +49,7 @@ class SharedTransfer:
         self._reader = Reader(source)
         self._chunks = SharedChunks(folder, self._reader, peers)
         self._sources = ChunkSources(self._chunks, self._reader, peers)
-        self._own: deque[Chunk] = deque()
+        self._assigned: deque[Chunk] = deque()
         self._others: deque[tuple[Chunk, float]] = deque()
         """With the time of the first request that failed, or 0."""
 
@@ -95,12 +95,12 @@ class SharedTransfer:
         own = [each for each in tasks if self._sources.owner(each) in {me, STORE}]
         others = [each for each in tasks if self._sources.owner(each) not in {me, STORE}]
         self._chunks.state.expect(tasks)
-        self._own = deque(own)
+        self._assigned = deque(own)
         order = asking_order(len(others), me, self._peers.members)
         self._others = deque((others[place], 0.0) for place in order)
         readers = max(1, min(self._threads, _READERS // max(1, self._peers.members)))
         workers = self._started(readers, self._read_own)
-        workers += self._started(max(_LEAST_ASKERS, self._threads - readers), self._ask_others)
+        workers += self._started(max(_LEAST_FROM_OTHERS, self._threads - readers), self._ask_others)
         is_complete = False
         try:
             is_complete = self._chunks.state.wait()
@@ -128,7 +128,7 @@ class SharedTransfer:
         """Read the node's own chunks from the store, then help with others."""
         while not self._reader.stop.is_set():
             try:
-                task = self._own.popleft()
+                task = self._assigned.popleft()
             except IndexError:
                 self._ask_others(buffer)
                 return

@@ -48,7 +48,7 @@ BALANCED = (
     Placement(2, 2, "2g.10gb"),
     Placement(4, 4, "3g.20gb"),
 )
-CARDS = (
+GPU_KINDS = (
     (A100, Sharing()),
     (A100, Sharing(layout=BALANCED)),
     (A100, Sharing(layout=BALANCED, allow_repartition=False, modes=(Mode.MIG,))),
@@ -102,7 +102,7 @@ POOL = Taint(key="pool", value="gpu", effect="NoSchedule")
 
 @st.composite
 def nodes_of(draw: st.DrawFn) -> tuple[Node, ...]:
-    cards = st.lists(st.sampled_from(CARDS), min_size=1, max_size=3)
+    gpus = st.lists(st.sampled_from(GPU_KINDS), min_size=1, max_size=3)
     return tuple(
         Node(
             name=NodeName(f"node-{i}"),
@@ -113,7 +113,7 @@ def nodes_of(draw: st.DrawFn) -> tuple[Node, ...]:
             taints=draw(st.sampled_from(((), (POOL,)))),
             gpus=tuple(
                 Gpu(index=2 * n, model=model, memory_mib=model.memory_mib, sharing=sharing)
-                for n, (model, sharing) in enumerate(draw(cards))
+                for n, (model, sharing) in enumerate(draw(gpus))
             ),
         )
         for i in range(draw(st.integers(1, 3)))
