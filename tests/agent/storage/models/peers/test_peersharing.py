@@ -50,12 +50,17 @@ def test_objects_that_are_not_small_are_served_while_they_are_fetched_and_as_a_r
         assert not served(node, keys["large.bin"])
 
 
-def test_what_does_not_fit_on_the_disk_takes_no_memory(tmp_path: Path, pki: Path) -> None:
-    """A listing may claim any size: the owners of its chunks are computed once there is room for them."""
+def test_the_owners_of_what_does_not_fit_on_the_disk_are_not_computed(tmp_path: Path, pki: Path) -> None:
+    """A listing may claim any size, and owners take memory for each chunk."""
 
     class Claiming(MemoryStore):
         def objects(self) -> tuple[StoredObject, ...]:
-            return tuple(msgspec.structs.replace(each, size=2**62) for each in super().objects())
+            return tuple(msgspec.structs.replace(each, size=2**43) for each in super().objects())
 
-    with closing_all([PeerNode(tmp_path / "node", pki)]) as (node,), pytest.raises(TooLittleRoom):
-        node.sync(Claiming(CONTENTS), SyncOptions(reserve_bytes=0))
+    store = Claiming(CONTENTS)
+    with closing_all([PeerNode(tmp_path / "node", pki)]) as (node,):
+        with pytest.raises(TooLittleRoom):
+            node.sync(store, SyncOptions(reserve_bytes=0))
+        for each in store.objects():
+            with pytest.raises(KeyError):
+                node.peers.owner(content_key(each.checksum, each.size), 0)
