@@ -44,8 +44,11 @@ class RecordedPods:
     async def container_devices(self) -> tuple[KubeletAllocation, ...]:
         return ()
 
+    def has_lost(self, uid: str, container: str, resource: str) -> bool:
+        return (uid, container, resource) not in self.responses()
+
     def responses(self) -> dict[tuple[str, str, str], ContainerResponse]:
-        return {}
+        return {(each.uid, each.container, each.resource): ContainerResponse() for each in self.recorded}
 
     async def allocatable(self) -> dict[str, frozenset[str]]:
         return {}

@@ -376,6 +376,9 @@ async def test_a_pod_that_started_after_all_is_let_be() -> None:
     holder = AgentAllocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
     node.gate.refusals.refuse(holder, "it was started with the devices of another pod")
     await node.gate.start(holder, (AllocatedDevice(device=DeviceId("GPU-1")),), ids=True)
+    node.clock_s = 61
+    node.gate.refusals.forget(holder)
+    node.gate.refusals.refuse(holder, "it was started with the devices of another pod")
     node.clock_s = 1000
     await node.conflicts.end({}, evict=True)
     assert (await node.names(), await node.events()) == (["late"], [])

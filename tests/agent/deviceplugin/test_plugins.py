@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from builders.gpufacts import at
 from builders.gpunodes import facts, sevenths
 from harness.pluginnode import CDI, GPU, MEMORY, MINORS, MPS, NEED, SLICE, SLICED, WHOLE, Node, mig, share
 from harness.virtualtime import run
@@ -117,9 +118,10 @@ async def test_a_container_is_held_to_the_index_that_it_was_told(node: Node) -> 
     fewer = msgspec.structs.replace(gpu, instances=gpu.instances[1:])
     await node.offer((fewer, mig(layout[1:])), how=how)
     said = "it was allocated the devices of index 0:2, which now have index 0:1: delete and recreate the pod"
-    with pytest.raises(Conflict, match=said):
-        await node.kubelet.create("default", "p", "main")
-    node.passed_s += 61
+    for _ in range(2):
+        with pytest.raises(Conflict, match=said):
+            await node.kubelet.create("default", "p", "main")
+        node.passed_s += 61
     assert list(node.plugins.gate.refusals.blocked_pods()) == ["uid-p"]
     await node.offer((gpu, mig(layout)), how=how)
     assert dict((await node.kubelet.create("default", "p", "main")).env)["NVIDIA_VISIBLE_DEVICES"] == "0:2"
@@ -186,7 +188,35 @@ async def test_an_instance_by_name_is_the_pods_that_was_told_its_uuid_wherever_i
         await node.run("need-p", NEED, 4)
 
 
-async def test_a_pod_whose_uuid_comes_back_on_an_instance_that_another_has_gives_way(node: Node) -> None:
+async def test_an_instance_of_another_profile_under_its_uuid_is_not_started(node: Node) -> None:
+    layout = at("A100-40GB", ("1g.5gb", 0), ("3g.20gb", 4))
+    gpu = facts(0, layout=layout)
+    await node.offer((gpu, mig(layout)), how=CDI)
+    await node.run("p", "nvidia.com/mig-3g.20gb")
+    after = created_again(gpu)
+    await node.offer((after, mig(layout)), how=CDI)
+    with pytest.raises(Conflict, match=r"its MIG instance MIG-.* is now 1g\.5gb at 0 of GPU .*, of another profile"):
+        await node.kubelet.create("default", "p", "main")
+
+
+async def test_the_order_in_which_indices_were_told_does_not_matter(node: Node) -> None:
+    """The record was lost: the kubelet's has the ids, and its answer the indices in the order of its call."""
+    how = PluginOptions(id_strategy="index")
+    pairs = [(facts(index, "T4"), WHOLE) for index in range(2)]
+    await node.offer(*pairs, how=how)
+    node.ask("p", GPU, 2)
+    ids = sorted((gpu.uuid for gpu, _ in pairs), reverse=True)
+    await node.kubelet.allocate("default", "p", Container(name="main", limits=((GPU, 2),)), tuple(ids))
+    await node.kill()
+    (node.root / "allocations.json").unlink()
+    node.plugins = node.started()
+    await node.offer(*pairs, how=how)
+    (entry,) = node.plugins.gate.record.entries
+    assert sorted(entry.indices) == ["0", "1"]
+    await node.kubelet.create("default", "p", "main")
+
+
+async def test_whose_uuid_is_gone_gives_way_to_the_pod_whose_uuid_the_instance_in_its_place_has(node: Node) -> None:
     layout = sevenths()[:2]
     gpu = facts(0, layout=layout)
     await node.offer((gpu, mig(layout)), how=CDI)
@@ -198,9 +228,20 @@ async def test_a_pod_whose_uuid_comes_back_on_an_instance_that_another_has_gives
     # p's is destroyed, r's gets its UUID: r's own is gone
     changed = msgspec.structs.replace(gpu, instances=(msgspec.structs.replace(stays, uuid=moved.uuid),))
     await node.offer((changed, mig([stays.placement])), how=CDI)
-    with pytest.raises(Conflict, match="container main of pod default/r uses"):
-        await node.kubelet.create("default", "p", "main")
-    assert [later.pod for later, _ in node.plugins.gate.refusals.double_allocations()] == ["default/p"]
+    assert node.plugins.gate.refusals.double_allocations() == ()
+    await node.kubelet.create("default", "p", "main")
+    for _ in range(2):
+        with pytest.raises(Conflict, match=f"its MIG instance {stays.uuid} does not exist any more"):
+            await node.kubelet.create("default", "r", "main")
+        node.passed_s += 61
+    assert list(node.plugins.gate.refusals.blocked_pods()) == ["uid-r"]
+    # created again, beside the other
+    both = msgspec.structs.replace(gpu, instances=(*changed.instances, msgspec.structs.replace(moved, uuid=stays.uuid)))
+    await node.offer((both, mig(layout)), how=CDI)
+    await node.kubelet.create("default", "r", "main")
+    assert node.plugins.gate.refusals.blocked_pods() == {}
+    places = {each.pod: each.uses[0].device.placement for each in node.plugins.gate.record.entries}
+    assert places == {"default/p": stays.placement, "default/r": moved.placement}
 
 
 async def test_replicas_under_mps_get_their_limits(node: Node) -> None:

@@ -76,6 +76,27 @@ def test_an_api_that_does_not_answer_is_waited_for_no_longer_than_the_deadline()
     assert virtualtime.run(story()) == ("pod ns/p is not evicted: no answer in time",)
 
 
+def test_many_that_are_not_answered_take_no_longer_than_one() -> None:
+    """As by an admission webhook that does not answer; what is answered counts meanwhile."""
+    evicted = []
+
+    async def evict(name: str, namespace: str) -> None:
+        if name != "p59":
+            await asyncio.sleep(3600.0)
+        evicted.append((namespace, name))
+
+    async def story() -> float:
+        users = [DeviceUser(device=DeviceId("u"), pod=f"ns/p{number}") for number in range(60)]
+        evictions, loop = Evictions(evict, 10.0), asyncio.get_running_loop()
+        began_s = loop.time()
+        await evictions.ask(users)
+        assert len(evictions.refusals(users)) == 59
+        return loop.time() - began_s
+
+    assert virtualtime.run(story()) == 10.0
+    assert evicted == [("ns", "p59")]
+
+
 def test_where_nobody_is_to_be_evicted_nobody_is_asked() -> None:
     evictions = Evictions(None, 1.0)
     virtualtime.run(ask_for(evictions, 3, POD))

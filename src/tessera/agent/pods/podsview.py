@@ -66,6 +66,9 @@ class PodsInView(Protocol):
     async def container_devices(self) -> tuple[KubeletAllocation, ...]:
         """Return the containers' devices by the kubelet's record."""
 
+    def has_lost(self, uid: str, container: str, resource: str) -> bool:
+        """Return whether the kubelet's record can be read, and lacks an allocation."""
+
     def responses(self) -> Mapping[tuple[str, str, str], ContainerResponse]:
         """Return what the kubelet hands to the runtime for containers, by UID of the pod, container and resource."""
 
@@ -242,6 +245,10 @@ class PodsView:
                 namespace, name = name_of(pod)
                 found.append(msgspec.structs.replace(each, namespace=namespace, pod=name))
         return tuple(sorted(found, key=lambda each: each.key))
+
+    def has_lost(self, uid: str, container: str, resource: str) -> bool:
+        """Return whether the kubelet's checkpoint can be read, and lacks an allocation."""
+        return self._checkpoint.lacks(uid, container, resource)
 
     def responses(self) -> Mapping[tuple[str, str, str], ContainerResponse]:
         """Return the answers of `Allocate` that the kubelet hands to the runtime at each start; none if unreadable."""

@@ -7,6 +7,8 @@ changes nothing in the kubelet (docs/kubelet-races.md). It may still show pods t
 Source: kubernetes v1.36 `pkg/kubelet/cm/devicemanager/checkpoint/checkpoint.go`; the format is that of 1.20 and later.
 """
 
+import contextlib
+
 import msgspec
 
 from tessera.api.fields import refused_form
@@ -41,7 +43,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
 
 
 class _AnsweredData(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
-    pod_device_entries: tuple[_AnsweredEntry, ...] | None = None
+    pod_device_entries: tuple[msgspec.Raw, ...] | None = None
 
 
 class _AnsweredFile(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
@@ -50,6 +52,7 @@ class _AnsweredFile(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
 
 _DECODER = msgspec.json.Decoder(_File)
 _ANSWERED = msgspec.json.Decoder(_AnsweredFile)
+_ANSWERED_ENTRY = msgspec.json.Decoder(_AnsweredEntry)
 
 
 def read_checkpoint(source: str, content: bytes) -> tuple[KubeletAllocation, ...]:
@@ -78,11 +81,16 @@ def read_checkpoint(source: str, content: bytes) -> tuple[KubeletAllocation, ...
 def read_responses(content: bytes) -> dict[tuple[str, str, str], bytes]:
     """Return what plugins answered for containers, in protobuf, by UID of the pod, container and resource.
 
-    The kubelet hands these answers to the runtime at each start of a container. None of a file of an unknown form.
+    The kubelet hands these answers to the runtime at each start of a container. None of a file of an unknown form; an
+    entry that cannot be read, as of another plugin, keeps no other from being read.
     """
     try:
         file = _ANSWERED.decode(content)
     except UNDECODABLE:
         return {}
-    entries = file.data.pod_device_entries or ()
-    return {(each.pod_uid, each.container_name, each.resource_name): each.alloc_resp or b"" for each in entries}
+    found: dict[tuple[str, str, str], bytes] = {}
+    for entry in file.data.pod_device_entries or ():
+        with contextlib.suppress(*UNDECODABLE):
+            each = _ANSWERED_ENTRY.decode(entry)
+            found[each.pod_uid, each.container_name, each.resource_name] = each.alloc_resp or b""
+    return found

@@ -53,6 +53,15 @@ class DeviceCheckpoint:
             ) from error
         return self._known[1]
 
+    def lacks(self, uid: str, container: str, resource: str) -> bool:
+        """Return whether the kubelet's allocations are known, and this is not one of them."""
+        try:
+            allocated = self.read()
+        except Unavailable:
+            return False
+        is_there = self._known[0] is not None
+        return is_there and (uid, container, resource) not in {(e.uid, e.container, e.resource) for e in allocated}
+
     def responses(self) -> Mapping[tuple[str, str, str], ContainerResponse]:
         """Return what plugins answered for containers, by UID of the pod, container and resource.
 

@@ -293,6 +293,11 @@ class MemoryKubelet:
         """Forget a pod that ended."""
         self._entries = [each for each in self._entries if not each.of(namespace, pod)]
 
+    def lose_record(self) -> None:
+        """Have no allocation on record any more, as a kubelet that started without its checkpoint."""
+        self._entries.clear()
+        self._write_checkpoint()
+
     def _healthy(self, resource: str) -> list[str]:
         endpoint = self._endpoints.get(resource)
         return [each.id for each in endpoint.devices if each.healthy] if endpoint and endpoint.connected else []

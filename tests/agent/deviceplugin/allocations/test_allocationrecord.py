@@ -13,9 +13,11 @@ from structlog.testing import capture_logs
 
 from builders.gpunodes import facts, sevenths
 from harness.pluginnode import CDI, GPU, MEMORY, MPS, NEED, SLICE, SLICED, WHOLE, Node, mig, share
+from tessera.api.kubernetes.devicecheckpoint import DEVICE_CHECKPOINT
 from tessera.clients.kubelet import Container
 from tessera.core.deviceplugin.allocations.agentallocations import without_other_forms
 from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.nodesharing import PluginOptions
 from tessera.errors import Conflict, Unavailable
@@ -142,7 +144,7 @@ async def test_replicas_by_mps_of_an_earlier_agent_are_as_large_as_their_contain
     eighths = msgspec.structs.replace(quarters, replicas=(("", 8),))
     await node.offer((gpu, quarters))
     await node.run("a", count=count)
-    await upgraded(node, "clients", "mps")
+    await upgraded(node, "clients", "mps", "answer_known")
     await node.offer((gpu, quarters))
     record = node.plugins.gate.record
     assert record.mps_clients == {DeviceId(gpu.uuid): 4}
@@ -159,13 +161,60 @@ async def test_a_container_that_an_earlier_agent_told_an_index_is_held_to_it(nod
     await node.offer((gpu, mig(layout)), how=how)
     answers = {name: await node.run(name, SLICE) for name in "pqr"}
     told = {dict(each.env)["NVIDIA_VISIBLE_DEVICES"]: name for name, each in answers.items()}
-    await upgraded(node, "indices")
+    await upgraded(node, "indices", "answer_known")
     await node.offer((gpu, mig(layout)), how=how)
     node.end(told["0:0"])
     left = msgspec.structs.replace(gpu, instances=gpu.instances[1:])
     await node.offer((left, mig(layout[1:])), how=how)
     with pytest.raises(Conflict, match="it was allocated the devices of index 0:1, which now have index 0:0"):
         await node.kubelet.create("default", told["0:1"], "main")
+
+
+async def test_a_container_that_an_earlier_agent_told_an_index_and_this_one_starts_is_held_to_it(node: Node) -> None:
+    """Its image was pulled while the agent was upgraded: no pod was known of the answer then."""
+    how, layout = PluginOptions(id_strategy="index"), sevenths()[:2]
+    gpu = facts(0, layout=layout)
+    await node.offer((gpu, mig(layout)), how=how)
+    for name in "pq":
+        node.ask(name, SLICE)
+        await node.kubelet.admit("default", name, Container(name="main", limits=((SLICE, 1),)))
+    await upgraded(node, "indices", "answer_known")
+    await node.offer((gpu, mig(layout)), how=how)
+    answers = {name: await node.kubelet.create("default", name, "main") for name in "pq"}
+    told = {dict(each.env)["NVIDIA_VISIBLE_DEVICES"]: name for name, each in answers.items()}
+    node.end(told["0:0"])
+    left = msgspec.structs.replace(gpu, instances=gpu.instances[1:])
+    await node.offer((left, mig(layout[1:])), how=how)
+    with pytest.raises(Conflict, match="it was allocated the devices of index 0:1, which now have index 0:0"):
+        await node.kubelet.create("default", told["0:1"], "main")
+
+
+@pytest.mark.parametrize("first", ["the driver shows no GPU", "a torn checkpoint", "another plugin's answer"])
+async def test_what_an_earlier_agent_answered_is_found_by_a_later_pass(node: Node, first: str) -> None:
+    gpu = facts(0, "T4")
+    await node.offer((gpu, MPS))
+    await node.run("p")
+    await upgraded(node, "clients", "answer_known")
+    checkpoint = node.kubelet.plugins / DEVICE_CHECKPOINT
+    kept = checkpoint.read_bytes()
+    odd = {"PodUID": "u", "ContainerName": "c", "ResourceName": "o/r", "DeviceIDs": {"-1": ["a"]}, "AllocResp": "?"}
+    match first:
+        case "the driver shows no GPU":
+            await node.plugins.adopt(Inventory(gpus=()))
+        case "a torn checkpoint":
+            checkpoint.write_bytes(kept[: len(kept) // 2])
+            await node.offer((gpu, MPS))
+            with pytest.raises(Conflict, match="the kubelet's checkpoint does not tell it now: the kubelet retries"):
+                await node.kubelet.create("default", "p", "main")
+            checkpoint.write_bytes(kept)
+        case _:
+            file = json.loads(kept)
+            file["Data"]["PodDeviceEntries"].insert(0, odd)
+            checkpoint.write_text(json.dumps(file))
+    await node.offer((gpu, MPS))
+    await node.plugins.gate.record.clean_up(node.plugins._uses_of)
+    assert node.plugins.gate.record.mps_clients == {DeviceId(gpu.uuid): 4}
+    assert node.plugins.gate.refusals.blocked_pods() == {}
 
 
 async def test_a_share_that_an_earlier_agent_named_by_uuid_is_held_to_it(node: Node) -> None:
@@ -175,7 +224,7 @@ async def test_a_share_that_an_earlier_agent_named_by_uuid_is_held_to_it(node: N
     await node.offer((gpu, sharing))
     node.assign("p", 4, share(0, 4864, mode=Mode.MIG, profile="1g.5gb", start=layout[0].start))
     await node.run("p", NEED, 4)
-    await upgraded(node, "uuids")
+    await upgraded(node, "uuids", "answer_known")
     one, two = gpu.instances
     crossed = (msgspec.structs.replace(one, uuid=two.uuid), msgspec.structs.replace(two, uuid=one.uuid))
     await node.offer((msgspec.structs.replace(gpu, instances=crossed), sharing))

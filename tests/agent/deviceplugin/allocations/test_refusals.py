@@ -4,11 +4,13 @@ import asyncio
 
 import pytest
 
-from builders.gpunodes import facts
-from harness.pluginnode import CDI, GPU, MEMORY, NEED, WHOLE, Node, share
+from builders.gpunodes import facts, sevenths
+from harness.pluginnode import CDI, GPU, MEMORY, NEED, SLICE, WHOLE, Node, mig, share
+from tessera.api.kubernetes.devicecheckpoint import DEVICE_CHECKPOINT
 from tessera.clients.kubelet import Container
 from tessera.core.deviceplugin.allocations.agentallocations import AllocatedDevice
 from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.inventory import Inventory
 from tessera.errors import Conflict
 
 pytestmark = pytest.mark.anyio
@@ -44,9 +46,10 @@ async def test_a_container_of_another_size_than_it_was_assigned_is_evicted_in_th
     node.assign("p", 2, share(0, 2048))
     await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),)))
     node.assign("p", 3, share(0, 3072))
-    with pytest.raises(Conflict, match="an assignment to 3 units"):
-        await node.kubelet.create("default", "p", "main")
-    node.passed_s += 61
+    for _ in range(2):
+        with pytest.raises(Conflict, match="an assignment to 3 units"):
+            await node.kubelet.create("default", "p", "main")
+        node.passed_s += 61
     assert node.plugins.gate.refusals.blocked_pods() == {
         "uid-p": ("default/p", "it has an assignment to 3 units, and it requests 2")
     }
@@ -114,6 +117,21 @@ async def test_two_pods_on_one_device_are_found_and_neither_starts_again(node: N
         await node.kubelet.create("default", "p", "main")
 
 
+LOST = "no devices found allocated in local cache for pod uid-p, container {}, resource {}"
+WHY = "the kubelet has lost its record of the pod's devices, and cannot start a container with them again"
+
+
+def say(node: Node, **states: dict[str, dict[str, str]]) -> None:
+    """Let the API server have the states of p's containers."""
+    statuses = [{"name": name, "state": state} for name, state in states.items()]
+    status = {"phase": "Running", "containerStatuses": statuses}
+    node.pods["default", "p"] = node.watched["default", "p"] = {**node.pods["default", "p"], "status": status}
+
+
+def waiting(message: str, reason: str = "CreateContainerConfigError") -> dict[str, dict[str, str]]:
+    return {"waiting": {"reason": reason, "message": message}}
+
+
 @pytest.mark.parametrize(("kind", "count"), [(GPU, 1), (NEED, 2)])
 async def test_a_pod_whose_devices_the_kubelet_has_lost_is_evicted_after_a_minute(
     node: Node, kind: str, count: int
@@ -123,25 +141,92 @@ async def test_a_pod_whose_devices_the_kubelet_has_lost_is_evicted_after_a_minut
     if kind == NEED:
         node.assign("p", count, share(0, 2048))
     await node.run("p", kind, count)
-
-    def say(state: dict[str, dict[str, str]]) -> None:
-        """Let the API server have a state of the pod's container."""
-        status = {"phase": "Running", "containerStatuses": [{"name": "main", "state": state}]}
-        node.pods["default", "p"] = node.watched["default", "p"] = {**node.pods["default", "p"], "status": status}
-
-    lost = f"no devices found allocated in local cache for pod uid-p, container main, resource {kind}"
+    node.kubelet.lose_record()
     blocked = node.plugins.gate.refusals.blocked_pods
-    say({"waiting": {"reason": "CreateContainerConfigError", "message": lost}})
+    say(node, main=waiting(LOST.format("main", kind)))
     assert blocked() == {}
     node.passed_s += 31
-    say({"waiting": {"reason": "CrashLoopBackOff"}})
+    say(node, main=waiting("back-off 40s restarting failed container", "CrashLoopBackOff"))
     assert blocked() == {}
     node.passed_s += 30
-    why = "the kubelet has lost its record of the pod's devices, and cannot start a container with them again"
-    assert blocked() == {"uid-p": ("default/p", why)}
-    say({"running": {}})
+    assert blocked() == {"uid-p": ("default/p", WHY)}
+    say(node, main={"running": {}})
     assert blocked() == {}, "it started"
-    say({"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "hub" not found'}})
+    say(node, main=waiting('secret "hub" not found'))
     assert blocked() == {}
     node.passed_s += 61
     assert blocked() == {}, "what others lack is not ours to end"
+
+
+OTHER_WORDS = {
+    "of another plugin's device": LOST.format("side", "rdma/hca"),
+    "of another container": LOST.format("main", GPU),
+    "of a container that quotes it": 'exec: "no devices found allocated in local cache": executable file not found',
+    "of another pod": LOST.format("side", GPU).replace("uid-p", "uid-q"),
+}
+
+
+@pytest.mark.parametrize("words", OTHER_WORDS)
+async def test_words_that_are_not_of_a_devices_loss_evict_nobody(node: Node, words: str) -> None:
+    await node.offer((facts(0), WHOLE), how=CDI)
+    node.ask("p")
+    limits = {"rdma/hca": "1"}
+    node.pods["default", "p"]["spec"]["containers"].append({"name": "side", "resources": {"limits": limits}})
+    await node.run("p")
+    node.kubelet.lose_record()
+    for _ in range(3):
+        say(node, main={"running": {}}, side=waiting(OTHER_WORDS[words]))
+        assert node.plugins.gate.refusals.blocked_pods() == {}
+        node.passed_s += 61
+
+
+@pytest.mark.parametrize("checkpoint", ["whole", "torn", "gone"])
+async def test_by_a_watch_that_stands_still_nobody_has_lost_what_the_kubelets_checkpoint_may_have(
+    node: Node, checkpoint: str
+) -> None:
+    """The kubelet has its record again, and the pod runs; or its checkpoint does not tell now."""
+    await node.offer((facts(0), WHOLE), how=CDI)
+    await node.run("p")
+    path = node.kubelet.plugins / DEVICE_CHECKPOINT
+    kept = path.read_bytes()
+    node.kubelet.lose_record()
+    say(node, main=waiting(LOST.format("main", GPU)))
+    assert node.plugins.gate.refusals.blocked_pods() == {}
+    node.passed_s += 61
+    path.write_bytes(kept if checkpoint == "whole" else kept[:-40])
+    if checkpoint == "gone":
+        path.unlink()
+    for _ in range(2):
+        assert node.plugins.gate.refusals.blocked_pods() == {}
+        node.passed_s += 61
+
+
+async def test_a_refusal_that_is_not_repeated_evicts_nobody(node: Node) -> None:
+    """The GPU was away for a second, in which a container was restarted; the kubelet tries again in five minutes."""
+    gpu = facts(0, "T4")
+    await node.offer((gpu, WHOLE), how=CDI)
+    await node.run("p")
+    await node.plugins.adopt(Inventory(gpus=()))
+    with pytest.raises(Conflict, match="is not on this node any more"):
+        await node.kubelet.create("default", "p", "main")
+    await node.plugins.adopt(Inventory(gpus=(gpu,)))
+    node.passed_s += 300
+    assert node.plugins.gate.refusals.blocked_pods() == {}
+    await node.kubelet.create("default", "p", "main")
+    assert node.plugins.gate.refusals.blocked_pods() == {}
+
+
+async def test_a_container_that_gets_one_of_its_two_resources_waits_no_longer_for_the_other(node: Node) -> None:
+    """The kubelet asks for them in any order: that the one is there does not mean that the container starts."""
+    layout = sevenths()[:1]
+    whole, cut = facts(0, "T4"), facts(1, layout=layout)
+    await node.offer((whole, WHOLE), (cut, mig(layout)), how=CDI)
+    node.ask("p")
+    node.pods["default", "p"]["spec"]["containers"][0]["resources"]["limits"][SLICE] = "1"
+    await node.kubelet.admit("default", "p", Container(name="main", limits=((SLICE, 1), (GPU, 1))))
+    await node.plugins.adopt(Inventory(gpus=(cut,)))
+    for blocked in ([], [], [], ["uid-p"]):
+        with pytest.raises(Conflict, match="is not on this node any more"):
+            await node.kubelet.create("default", "p", "main")
+        assert list(node.plugins.gate.refusals.blocked_pods()) == blocked
+        node.passed_s += 21

@@ -8,9 +8,10 @@ from builders.signed import signed
 from harness.pluginnode import CDI, GPU, MEMORY, MINORS, NEED, SLICE, WHOLE, Node, mig, share
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.pods.assignments import write_shares
+from tessera.clients.kubelet import Container
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations.poddevices import assigned_instances
-from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from tessera.core.node.nodesharing import PluginOptions
 from tessera.core.workload.need import Ask, Form, Need
 from tessera.errors import Conflict
@@ -119,9 +120,11 @@ async def test_a_lost_gpu_is_given_to_nobody(node: Node) -> None:
     lost = msgspec.structs.replace(facts(0), lost=True)
     await node.offer((lost, MEMORY), (facts(1), MEMORY), how=CDI)
     node.assign("p", 2, share(0, 2048))
-    with pytest.raises(Conflict, match="a GPU that the driver has lost"):
-        await node.run("p", NEED, 2)
-    node.passed_s += 61
+    await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),)))
+    for _ in range(2):
+        with pytest.raises(Conflict, match="a GPU that the driver has lost"):
+            await node.kubelet.create("default", "p", "main")
+        node.passed_s += 61
     assert list(node.plugins.gate.refusals.blocked_pods()) == ["uid-p"], "it is evicted: other GPUs may be free"
 
 
@@ -143,8 +146,6 @@ async def test_a_container_whose_device_is_gone_from_the_node_is_refused_and_its
     left = [(facts(0), MEMORY)] + ([(facts(1, layout=()), mig(()))] if kind == SLICE else [])
     await node.offer(*left, how=how)
     said = "does not exist any more" if kind == SLICE else "is not on this node any more"
-    if kind == NEED and how is not CDI:
-        said = "it uses GPU"
     for _ in range(2):
         with pytest.raises(Conflict, match=f"{said}.*: delete and recreate the pod"):
             await node.kubelet.create("default", "p", "main")
@@ -168,3 +169,18 @@ async def test_device_nodes_that_the_host_has_not_are_left_out(node: Node) -> No
     await node.offer((facts(0, "T4"), WHOLE), how=PluginOptions(pass_device_specs=True))
     paths = [each.host_path for each in (await node.run("p")).device_nodes]
     assert paths == ["/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
+
+
+async def test_a_pod_whose_instance_cannot_be_created_is_evicted_in_the_end(node: Node) -> None:
+    await node.offer((facts(0, layout=sevenths()[1:2]), AUTO), how=CDI)
+    node.able = False
+    node.assign("p", 4, share(0, 4864, mode=Mode.MIG, profile="1g.5gb", start=0))
+    await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 4),)))
+    for blocked in ([], ["uid-p"]):
+        with pytest.raises(Conflict, match=r"it has no MIG instance 1g\.5gb at 0"):
+            await node.kubelet.create("default", "p", "main")
+        assert list(node.plugins.gate.refusals.blocked_pods()) == blocked
+        node.passed_s += 61
+    node.able = True
+    await node.kubelet.create("default", "p", "main")
+    assert node.plugins.gate.refusals.blocked_pods() == {}

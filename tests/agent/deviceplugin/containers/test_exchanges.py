@@ -94,6 +94,8 @@ async def test_a_pod_whose_assignment_cannot_be_corrected_is_refused_alone(node:
     assert got == {name: facts(node.assigned(name)[0]["gpu"], "T4").uuid for name in got}
     assert len(set(got.values())) == 3
     node.passed_s += 61
+    with pytest.raises(Conflict, match="its assignment cannot be corrected: HTTP 422"):
+        await node.kubelet.create("default", "p1", "main")
     assert node.plugins.gate.refusals.blocked_pods().keys() == {"uid-p1"}
 
 
@@ -166,12 +168,39 @@ async def test_a_pod_that_was_mistaken_for_another_kind_is_in_nobodys_way(
         await node.offer(*pairs)
     assert dict((await node.run("a", NEED, 4)).env)["NVIDIA_VISIBLE_DEVICES"] == cut.instances[3].uuid
     for _ in range(2):
-        with pytest.raises(Conflict, match="it was started with a GPU that is no longer recorded"):
+        with pytest.raises(Conflict, match="it was started with the devices of another pod, which differ in size"):
             await node.kubelet.create("default", "b", "main")
-    if restart and started:  # only its record says so by now
-        node.passed_s += 61
+        node.passed_s += 61  # where the agent was restarted, only its record says so by now
     ((pod, _),) = node.plugins.gate.refusals.blocked_pods().values()
     assert pod == "default/b"
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["an agent", "the agents before and after a restart"])
+async def test_a_pod_that_ran_and_was_mistaken_for_another_kind_since_never_starts_with_that(
+    node: Node, *, restart: bool
+) -> None:
+    """The kubelet lost its record while the pod's container was down, and admitted it again as another was bound."""
+    pairs = (facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY)
+    await node.offer(*pairs)
+    node.assign("a", 4, share(0, 4096))
+    await node.run("a", NEED, 4)
+    status = {"phase": "Running", "containerStatuses": [{"name": "main", "containerID": "containerd://1"}]}
+    node.pods["default", "a"] = node.watched["default", "a"] = {**node.pods["default", "a"], "status": status}
+    node.kubelet.lose_record()
+    node.assign("b", 4, share(1, 4096, compute_percent=30), compute_percent=30)
+    await node.kubelet.admit("default", "a", Container(name="main", limits=((NEED, 4),)))
+    for number in range(3):
+        with pytest.raises(Conflict, match="differ in size or kind"):
+            await node.kubelet.create("default", "a", "main")
+        if restart and number == 0:
+            await node.kill()
+            node.plugins = node.started()
+            await node.offer(*pairs)
+        node.passed_s += 61
+    assert list(node.plugins.gate.refusals.blocked_pods()) == ["uid-a"]
+    assert dict((await node.run("b", NEED, 4)).env)["NVIDIA_VISIBLE_DEVICES"] == facts(1, "T4").uuid
+    with pytest.raises(Conflict, match="differ in size or kind"):
+        await node.kubelet.create("default", "a", "main")
 
 
 async def test_the_other_half_of_an_exchange_is_written_by_the_next_agent(node: Node) -> None:

@@ -135,9 +135,8 @@ async def test_a_container_whose_answer_is_lost_does_not_start_with_a_gpu_of_ano
         (node.root / name).unlink() if content is None else (node.root / name).write_bytes(content)
     node.plugins = node.started()
     await node.offer(*pairs)
-    with pytest.raises(
-        Conflict, match="pod default/p1, container main: it was started with a GPU that is no longer recorded"
-    ):
+    told = f"it uses GPU {facts(0).uuid}, and is assigned GPU {facts(1).uuid}"
+    with pytest.raises(Conflict, match=f"pod default/p1, container main: {told}"):
         await node.kubelet.create("default", "p1", "main")
     assert [dict((await node.run("p0", NEED, 10)).env)["TESSERA_GPU_UUIDS"]] == [facts(0).uuid]
 
@@ -194,12 +193,13 @@ async def test_a_container_that_was_told_a_gpu_does_not_start_with_another_since
     await node.kubelet.restart()
     node.plugins = node.started()
     await node.offer(*((msgspec.structs.replace(facts(index + 1, "T4"), index=index), MEMORY) for index in range(2)))
-    with pytest.raises(Conflict, match=rf"it uses GPU {facts(1).uuid}, and is assigned GPU {facts(2).uuid}"):
-        await node.kubelet.create("default", "p", "main")
+    for _ in range(2):
+        with pytest.raises(Conflict, match=rf"it uses GPU {facts(1).uuid}, and is assigned GPU {facts(2).uuid}"):
+            await node.kubelet.create("default", "p", "main")
+        node.passed_s += 61
     node.assign("next", 10, share(0, 10240))
     with pytest.raises(Conflict, match="of pod default/p"):
         await node.kubelet.admit("default", "next", Container(name="main", limits=((NEED, 10),)))
-    node.passed_s += 61
     assert [pod for pod, _ in node.plugins.gate.refusals.blocked_pods().values()] == ["default/p"], "it is evicted"
 
 
@@ -552,3 +552,16 @@ async def test_what_an_agent_of_before_started_is_known_once_the_record_was_tidi
     on_record = {each.pod: (each.assignment, each.key) for each in node.plugins.gate.record.entries}
     text = node.pods["default", "p"]["metadata"]["annotations"]["tessera.dev/assignment"]
     assert on_record == {"default/p": (text, key_id(SERVER.public)), "default/other": ("", "")}
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_pod_whose_gpu_is_gone_takes_no_other_with_it(node: Node, *, lost: bool) -> None:
+    """It waited for longer, so that `Allocate` would take each call to be for it, until the watch shows its failure."""
+    gone = (msgspec.structs.replace(facts(1, "T4"), lost=True), MEMORY)
+    await node.offer((facts(0, "T4"), MEMORY), *[gone] * lost)
+    for name, gpu in (("a", 1), ("b", 0), ("c", 0)):
+        node.assign(name, 5, share(gpu, 5120))
+    for name in "ab":
+        assert dict((await node.run(name, NEED, 5)).env)["NVIDIA_VISIBLE_DEVICES"] == facts(0, "T4").uuid
+    with pytest.raises(Conflict, match=r"GPU 1: .*, and the pod's assignment names it"):
+        await node.run("c", NEED, 5)

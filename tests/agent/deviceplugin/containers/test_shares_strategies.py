@@ -20,6 +20,7 @@ from tessera.errors import Conflict
 pytestmark = pytest.mark.anyio
 
 ENV = PluginOptions(list_strategies=("envvar",))
+VOLUME = PluginOptions(list_strategies=("volume-mounts",))
 BOTH = PluginOptions(list_strategies=("envvar", "cdi-cri"))
 GPUS = (facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY)
 FIVE, TWELVE = (Container(name="main", limits=((NEED, units),)) for units in (5, 12))
@@ -179,12 +180,36 @@ async def test_a_share_of_an_instance_that_was_created_again(node: Node, how: Pl
     crossed = [msgspec.structs.replace(one, uuid=other.uuid) for one, other in ((first, second), (second, first))]
     after = msgspec.structs.replace(node.inventory.gpus[0], instances=tuple(crossed))
     await node.offer((after, sharing), how=how)
-    for name, now in zip("pq", crossed, strict=True):
+    for name, now in (*zip("pq", crossed, strict=True), *zip("pq", crossed, strict=True)):
         if how is CDI:
             assert uuids(node, await node.kubelet.create("default", name, "main")) == now.uuid
             continue
         with pytest.raises(Conflict, match=r"it uses 1g.5gb at \d of GPU .*, and is assigned 1g.5gb at \d of GPU"):
             await node.kubelet.create("default", name, "main")
-    node.passed_s += 61
+        node.passed_s += 61
     blocked = [] if how is CDI else ["uid-p", "uid-q"]
     assert sorted(node.plugins.gate.refusals.blocked_pods()) == blocked, "those are evicted"
+
+
+@pytest.mark.parametrize("how", [ENV, VOLUME, CDI], ids=["envvar", "volume-mounts", "cdi"])
+async def test_a_share_of_an_instance_that_has_another_uuid_now(node: Node, how: PluginOptions) -> None:
+    """As after a reboot: a container that was told a UUID would not find it, ever."""
+    layout = sevenths()[:1]
+    gpu = facts(0, layout=layout)
+    sharing = msgspec.structs.replace(mig(layout), allocator="scheduler")
+    await node.offer((gpu, sharing), how=how)
+    node.assign("p", 4, share(0, 4864, mode=Mode.MIG, profile="1g.5gb", start=layout[0].start))
+    await node.run("p", NEED, 4)
+    await node.kill()
+    node.plugins = node.started()
+    (instance,) = gpu.instances
+    after = msgspec.structs.replace(gpu, instances=(msgspec.structs.replace(instance, uuid="MIG-new"),))
+    await node.offer((after, sharing), how=how)
+    if how is CDI:
+        assert uuids(node, await node.kubelet.create("default", "p", "main")) == "MIG-new"
+        return
+    for _ in range(2):
+        with pytest.raises(Conflict, match=f"its MIG instance {instance.uuid} does not exist any more"):
+            await node.kubelet.create("default", "p", "main")
+        node.passed_s += 61
+    assert list(node.plugins.gate.refusals.blocked_pods()) == ["uid-p"]

@@ -72,6 +72,7 @@ ALLOCATIONS = st.builds(
     strategies=st.lists(st.sampled_from(get_args(ListStrategy)), max_size=2).map(tuple),
     indices=st.lists(TEXT, max_size=2).map(tuple),
     uuids=st.lists(TEXT, max_size=2).map(tuple),
+    answer_known=FLAG,
 )
 ANSWERS = st.builds(
     Answers,
@@ -104,7 +105,7 @@ def test_version_1_has_these_names() -> None:
     (entry,) = json.loads(write_allocations(read_allocations(FORMER_ALLOCATIONS)[0]))
     placement = {"start": 1, "size": 1, "profile": "1g.5gb"}
     use = {"gpu": "GPU-1", "placement": placement, "sharer": "replica", "memory_mib": 7}
-    use |= {"mps": None, "clients": 0}
+    use |= {"mps": None, "clients": 0, "absent": False}
     assert entry == {
         "version": 1,
         "resource": "nvidia.com/mig-1g.5gb",
@@ -124,6 +125,7 @@ def test_version_1_has_these_names() -> None:
         "strategies": [],
         "indices": [],
         "uuids": [],
+        "answer_known": False,
     }
     kept = json.loads(write_answers(read_answers(FORMER_ANSWERS, "shares.json")))
     (answer,), (exchange,) = kept["answers"], kept["exchanges"]
@@ -206,6 +208,7 @@ def test_each_record_of_allocations_that_was_ever_written_is_read(path: Path) ->
     assert [each.strategies for each in found] == [("envvar",) if number > 10 else ()] * 4
     assert [each.indices for each in found] == [(), ("1",) if number > 11 else (), (), ()]
     assert [each.uuids for each in found] == [(), (), ("GPU-00000002",) if number > 12 else (), ()]
+    assert [each.answer_known for each in found] == [number > 13] * 4
 
 
 @pytest.mark.parametrize("path", FILES["allocations"], ids=lambda path: path.stem)

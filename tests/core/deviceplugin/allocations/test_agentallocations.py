@@ -18,7 +18,6 @@ from tessera.core.deviceplugin.allocations.agentallocations import (
     SignedAssignment,
     clashes,
     completed,
-    device_mismatch,
     double_allocations,
     started_pod,
     uses_of_devices,
@@ -433,43 +432,3 @@ def test_what_a_revoked_key_signed_is_not_taken_from_the_pod_again() -> None:
     found = started_pod(void, "p")
     assert found is not None
     assert found.signed == SignedAssignment(key="k")
-
-
-PENDING = AgentAllocation(resource=UNITS, ids=("p",), uses=(amount(5),), presumed=True)
-LOST = "it was started with a GPU that is no longer recorded"
-OTHERWISE = "it uses GPU GPU-0, and is assigned GPU GPU-1"
-MISTOLD = {
-    "it is assigned what was answered": ([PENDING], GPU, True, ""),
-    "it is assigned something else": ([PENDING], OTHER, True, OTHERWISE),
-    "it is assigned what is not there": (
-        [PENDING],
-        "",
-        True,
-        "it uses GPU GPU-0, and is assigned nothing that is there",
-    ),
-    "it was started with that": ([started("p")], GPU, True, ""),
-    "the answer is kept, and not yet which devices it is of": (
-        [msgspec.structs.replace(PENDING, uses=())],
-        OTHER,
-        True,
-        "",
-    ),
-    "nothing is kept": ([], GPU, True, LOST),
-    "what is on record is what it is assigned, by the kubelet's record": ([entry("p", amount(5))], GPU, True, LOST),
-    "the answer is of other ids": ([msgspec.structs.replace(PENDING, ids=("q",))], GPU, True, LOST),
-    "nothing is kept of what ran": ([], GPU, False, ""),
-    "what was answered since it ran is what it uses": (
-        [msgspec.structs.replace(started("p"), uses=(amount(5, OTHER),)), msgspec.structs.replace(PENDING, at_ns=2)],
-        GPU,
-        False,
-        "",
-    ),
-    "what ran is assigned something else": ([entry("p", amount(5))], OTHER, False, OTHERWISE),
-}
-
-
-@pytest.mark.parametrize("case", MISTOLD)
-def test_a_container_does_not_start_with_what_it_was_not_assigned(case: str) -> None:
-    record, assigned, unanswered, want = MISTOLD[case]
-    devices = {DeviceId(assigned)} if assigned else set()
-    assert device_mismatch(record, entry("p"), devices, unanswered=unanswered) == want

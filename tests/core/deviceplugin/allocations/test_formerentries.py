@@ -136,13 +136,23 @@ ANSWERED: dict[str, tuple[AgentAllocation, ContainerResponse, dict[str, object]]
     "UUIDs by name, which the ids have": (entry(WHOLE), told("GPU-1"), {}),
     "nothing, by CDI": (entry(WHOLE), ContainerResponse(), {}),
     "UUIDs of a share": (entry(SHARED_SLICE, resource=UNITS), told("MIG-1"), {"uuids": ("MIG-1",)}),
+    "words that are no UUIDs of a share": (entry(PART, resource=UNITS), told("all"), {}),
     "UUIDs of a share that are known": (
         msgspec.structs.replace(entry(SHARED_SLICE, resource=UNITS), uuids=("MIG-2",)),
         told("MIG-1"),
         {},
     ),
-    "the UUID of a share of a GPU": (entry(PART, resource=UNITS), told("GPU-0"), {}),
+    "the UUID of a share of a GPU": (entry(PART, resource=UNITS), told("GPU-0"), {"uuids": ("GPU-0",)}),
     "a limit that is none": (entry(TURNS), told("GPU-0", 0), {}),
+    "a limit of more digits than any GPU has MiB": (entry(TURNS), told("GPU-0", int("9" * 12)), {}),
+    "a limit of a device that the driver does not show now": (
+        entry(msgspec.structs.replace(TURNS, device=DeviceId("GPU-2"))),
+        told("GPU-2", 5),
+        {
+            "uses": (msgspec.structs.replace(TURNS, device=DeviceId("GPU-2"), mps=True),),
+            "answer_known": False,
+        },
+    ),
     "a limit of a whole GPU": (entry(WHOLE), told("GPU-1", 5), {}),
     "a limit of a replica by time-slicing": (entry(by_mps(TURNS, mps=False)), told("GPU-0", 5), {}),
 }
@@ -154,5 +164,7 @@ def test_what_an_answer_says(case: str) -> None:
     found = with_answers(
         [each], {("a", "main", each.resource): answer}, {DeviceId("GPU-0"): 100, DeviceId("GPU-1"): 100}
     )
-    assert found == (msgspec.structs.replace(each, **changed),)
+    assert found == (msgspec.structs.replace(each, **{"answer_known": True} | changed),)
     assert with_answers([each], {}, {}) == (each,)
+    known = msgspec.structs.replace(each, answer_known=True)
+    assert with_answers([known], {("a", "main", each.resource): answer}, {}) == (known,)

@@ -34,10 +34,16 @@ from tessera.core.deviceplugin.allocations.agentallocations import (
     started_pod,
     uses_of_devices,
 )
-from tessera.core.deviceplugin.allocations.formerentries import is_vague, supplemented, with_answers, with_strategies
+from tessera.core.deviceplugin.allocations.formerentries import (
+    assigned_uses,
+    is_vague,
+    supplemented,
+    with_answers,
+    with_strategies,
+)
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
-from tessera.core.deviceplugin.allocations.lastgate import GateObservation, named
-from tessera.core.deviceplugin.allocations.lostentries import still_lost
+from tessera.core.deviceplugin.allocations.lastgate import GateObservation, named, of_pod
+from tessera.core.deviceplugin.allocations.lostentries import still_lost, unknown_uses
 from tessera.core.deviceplugin.allocations.relocation import relocated
 from tessera.core.deviceplugin.offers.advertise import PluginDevice
 from tessera.core.gpu.deviceids import DeviceId
@@ -85,16 +91,13 @@ class AllocationRecord:
         self._file = file
         self._wake = wake
         self._times = times
-        self._unkept = ""
-        self._unknown = ""
+        self._unkept = self._unknown = ""
         self._unclaimed_s: dict[AgentAllocation, float] = {}
         """Answers without a known pod, and when they were first observed."""
         read = ReadAllocations(()) if file is None else read_allocations(file, log)
         self._entries = read.entries
         self._lost = read.lost
         """Unreadable entries of pods with processes when that was last observed."""
-        self._answers_known = False
-        """Whether entries of former agents have what the kubelet's answers say."""
         self._on_disk = frozenset(self._entries)
         """What the file has at least."""
         self._admitting: list[AgentAllocation] = []
@@ -141,7 +144,7 @@ class AllocationRecord:
     def by_name(self) -> frozenset[DeviceId]:
         """The devices allocated by name, or being allocated, until the pod's last process has ended."""
         named = (each for each in self.allocated if each.resource not in SHARE_RESOURCES)
-        return frozenset(use.device for each in named for use in each.uses)
+        return frozenset(use.device for each in named for use in each.uses if not use.absent)
 
     @property
     def by_cdi(self) -> bool:
@@ -152,19 +155,19 @@ class AllocationRecord:
     def without_mps(self) -> frozenset[DeviceId]:
         """The devices in use, or about to be, on which no MPS daemon may start."""
         known = (each for each in self.allocated if not each.presumed)
-        return frozenset(use.device for each in known for use in each.uses if use.keeps_mps_out)
+        return frozenset(use.device for each in known for use in each.uses if use.keeps_mps_out and not use.absent)
 
     @property
     def mps_clients(self) -> Mapping[DeviceId, int]:
         """Into how many replicas by MPS the memory of devices is divided that are in use, or about to be."""
         uses = (use for each in self.allocated for use in each.uses)
-        return {use.device: use.clients for use in uses if use.clients}
+        return {use.device: use.clients for use in uses if use.clients and not use.absent}
 
     @property
     def by_assignment(self) -> frozenset[DeviceId]:
         """The devices of allocations by assignment, by this record and whatever the annotations say."""
         assigned = (each for each in self.allocated if each.resource in SHARE_RESOURCES)
-        return frozenset(use.device for each in assigned for use in each.uses)
+        return frozenset(use.device for each in assigned for use in each.uses if not use.absent)
 
     def is_free(self, device: PluginDevice) -> bool:
         """Return whether no pod has a device that is advertised by name, under any name, nor an overlapping one."""
@@ -233,7 +236,7 @@ class AllocationRecord:
         running = await self.observer.running(uids) if uids else uids
         self._lost = frozenset(each for each in self._lost if each.uid in running)
         lost = running - {uid for uid, pod in self.observer.pods(running).items() if not pod.ended}
-        before, self._unknown = self._unknown, _unknown(lost)
+        before, self._unknown = self._unknown, unknown_uses(lost)
         if self._unknown != before:
             self._log.warning("allocations_unknown", reason=self._unknown, pods=sorted(lost))
             self._wake()
@@ -421,10 +424,33 @@ class AllocationRecord:
         # 3. Adopt allocations made before there was a record, and complete entries of former versions.
         every = (*kept, *self._adopted(allocated, uses_of, kept))
         pods = self.observer.pods({each.uid for each in every})
-        if not self._answers_known:
-            every, self._answers_known = with_answers(every, self._view.responses(), self.capacity()), True
-        found = supplemented(every, pods, _assigned_uses(every, allocated, uses_of), running, daemons)
+        every = self._with_answers(every)
+        found = supplemented(every, pods, assigned_uses(every, allocated, uses_of), running, daemons)
         self._keep_in_memory(with_strategies(found, strategies))
+
+    def know_answer(self, holder: AgentAllocation) -> None:
+        """Record what `Allocate` answered for a container that is about to start, where its entry lacks that.
+
+        Raises:
+            Unavailable: the kubelet's checkpoint does not tell it now, so that the container may get another's devices.
+
+        """
+        own = latest(self._entries, holder)
+        if own is None or own.answer_known:
+            return
+        (new,) = self._with_answers((of_pod(own, holder),))
+        if not new.answer_known:
+            raise Unavailable(
+                holder.holder,
+                found="it is not recorded what it was answered, and the kubelet's checkpoint does not tell it now",
+                hint="the kubelet retries",
+            )
+        self._keep_in_memory(tuple(new if each is own else each for each in self._entries))
+
+    def _with_answers(self, record: tuple[AgentAllocation, ...]) -> tuple[AgentAllocation, ...]:
+        if all(each.answer_known or not each.pod for each in record):
+            return record
+        return with_answers(record, self._view.responses(), self.capacity())
 
     async def _running_vague(self, allocated: Iterable[KubeletAllocation]) -> frozenset[str]:
         """Return the pods with processes of which it may be unknown whether an MPS daemon serves them."""
@@ -472,23 +498,3 @@ class AllocationRecord:
                 late = any(clashes(record, entry, self.capacity(), ids=each.resource not in SHARE_RESOURCES))
                 at_ns = max(entry.at_ns, self.next_ns()) if late else entry.at_ns
                 yield msgspec.structs.replace(entry, at_ns=at_ns)
-
-
-def _unknown(lost: Iterable[str]) -> str:
-    """Return why nothing is offered while lost pods run; empty where there are none."""
-    return "; ".join(
-        f"pod {uid}: it was deleted, its processes run, and the record of what it uses was unreadable: end them, or "
-        "restart the node; no device is allocated before"
-        for uid in sorted(lost)
-    )
-
-
-def _assigned_uses(
-    record: Iterable[AgentAllocation],
-    allocated: Iterable[KubeletAllocation],
-    uses_of: Callable[[KubeletAllocation], tuple[AllocatedDevice, ...]],
-) -> AssignedDevices:
-    """Return what containers use by their assignment, of entries that do not say whether by an MPS daemon."""
-    vague = {(each.uid, each.container, each.resource) for each in record if is_vague(each)}
-    keys = {(each.uid, each.container, each.resource): each for each in allocated if each.resource in SHARE_RESOURCES}
-    return {key: uses_of(each) for key, each in keys.items() if key in vague}

@@ -97,6 +97,7 @@ class Gate:
             presumed=presumed,
             strategies=strategies,
             indices=indices,
+            answer_known=True,
         )
         # 1. Count it from now on: observing pods takes time.
         with self.record.admitting(new):
@@ -110,7 +111,7 @@ class Gate:
 
         Raises:
             Conflict: the kubelet allocated them to two living pods.
-            Unavailable: its record does not show them.
+            Unavailable: its record does not show them, or nothing tells what the container was answered.
 
         """
         requested = tuple(sorted(ids))
@@ -139,7 +140,21 @@ class Gate:
                 found=f"the kubelet allocated it to pods {' and '.join(sorted({each.pod for each in found}))}",
                 hint=f"delete {' and '.join(sorted({each.pod for each, _ in later}))}, created later",
             )
+        self.record.know_answer(found[0])
         return found[0]
+
+    async def require_holder(self, holder: AgentAllocation) -> None:
+        """Check that ids are still a container's: a kubelet may give them to the next pod while this one waits.
+
+        Raises:
+            Conflict: another pod has them.
+            Unavailable: as `holder`.
+
+        """
+        now = await self.holder(holder.resource, holder.ids)
+        if now.uid != holder.uid:
+            found = f"the kubelet gave its devices of {holder.resource} to {now.pod} while they were created"
+            raise Conflict(f"pod {holder.pod}, container {holder.container}", found=found, hint="recreate the pod")
 
     async def start(self, holder: AgentAllocation, uses: tuple[AllocatedDevice, ...], *, ids: bool) -> None:
         """Record what a container is about to use, or refuse it; waits briefly for terminating pods.
@@ -160,8 +175,9 @@ class Gate:
         # 1. A restarted container is not later than before.
         before_ns = (each.at_ns for each in self.record.entries if replaces(holder, each))
         at_ns, own = min(before_ns, default=self.record.next_ns()), latest(self.record.entries, holder)
-        answered = {} if own is None else {"strategies": own.strategies, "indices": own.indices, "uuids": own.uuids}
-        new = msgspec.structs.replace(holder, uses=uses, at_ns=at_ns, **answered)
+        answered = ("strategies", "indices", "uuids", "answer_known")
+        answer = {} if own is None else {name: getattr(own, name) for name in answered}
+        new = msgspec.structs.replace(holder, uses=uses, at_ns=at_ns, **answer)
         # 2. Decide, a little later if a conflicting pod is terminating.
         loop = asyncio.get_running_loop()
         last_s = loop.time() + self.times.termination_s
@@ -176,7 +192,6 @@ class Gate:
             rival = "" if verdict.refused.other is None else verdict.refused.other.uid
             self.refusals.refuse(holder, verdict.refused.cause, rival)
         self._follow(verdict, new)
-        self.refusals.forget(holder)
 
     async def _require_known_uses(self, holder: AgentAllocation) -> None:
         """Refuse while pods run of which it is not known what they use.

@@ -5,19 +5,21 @@ from typing import NamedTuple
 
 from tessera.agent.deviceplugin.allocations.allocationrecord import AllocationRecord
 from tessera.agent.pods.podsview import PodsInView, is_ended, is_ending
-from tessera.api.kubernetes.containerlimits import holds_devices
+from tessera.api.kubernetes.containerlimits import asks_of
 from tessera.api.kubernetes.podstates import waiting_messages
 from tessera.clients.kube import name_of
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.deviceplugin.allocations import lastgate
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, Clash, double_allocations
 from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.sharing import names_device
+from tessera.core.workload.resources import SHARE_RESOURCES
 
 __all__ = ["Refusals"]
 
 _BLOCKED_S = 60.0
 """After this a container that is refused again and again waits for something that will not happen by itself."""
-_LOST = "no devices found allocated in local cache"
+_LOST = "no devices found allocated in local cache for pod {}, container {}, resource {}"
 """Of a container that the kubelet cannot start: it allocates nothing again for a pod that it has admitted, and asks no
 plugin. Source: kubernetes `pkg/kubelet/cm/devicemanager/manager.go`, `callPreStartContainerIfNeeded`."""
 _LOST_RECORD = "the kubelet has lost its record of the pod's devices, and cannot start a container with them again"
@@ -29,6 +31,8 @@ class _Refused(NamedTuple):
     pod: str
     text: str
     since_s: float
+    last_s: float
+    """When it was refused for the first and for the last time."""
     rival: str
     """UID of the pod that has its devices; empty for another reason."""
     final: bool = False
@@ -57,8 +61,8 @@ class Refusals:
         self._view = view
         self._capacity = capacity
         self._clock_s = clock_s
-        self._refused: dict[tuple[str, str], _Refused] = {}
-        """Containers that could not start, by UID of the pod and name."""
+        self._refused: dict[tuple[str, str, str], _Refused] = {}
+        """Containers that could not start, by UID of the pod, name and resource."""
         self._survived = frozenset[str]()
         """UIDs of the pods that blocked others."""
         self._duplicates: dict[tuple[str, tuple[str, ...]], tuple[tuple[AgentAllocation, Clash], ...]] = {}
@@ -66,15 +70,15 @@ class Refusals:
 
     def refuse(self, holder: AgentAllocation, text: str, rival: str = "", *, final: bool = False) -> None:
         """Remember that a container may not start, and why, as long as it is refused; for good if that is final."""
-        key = holder.uid, holder.container
+        key, now_s = _key(holder), self._clock_s()
         before = self._refused.get(key)
         if before is None or not before.final:
-            since_s = self._clock_s() if before is None else before.since_s
-            self._refused[key] = _Refused(pod=holder.pod, text=text, since_s=since_s, rival=rival, final=final)
+            since_s = now_s if before is None else before.since_s
+            self._refused[key] = _Refused(holder.pod, text, since_s, now_s, rival, final)
 
     def forget(self, holder: AgentAllocation) -> None:
         """Forget a refused container: it started."""
-        self._refused.pop((holder.uid, holder.container), None)
+        self._refused.pop(_key(holder), None)
 
     def note_survivor(self, clash: Clash) -> None:
         """Remember the pod that blocked another."""
@@ -87,10 +91,13 @@ class Refusals:
         self._duplicates[resource, ids] = tuple(later)
 
     def blocked_pods(self) -> dict[str, tuple[str, str]]:
-        """Return the pods that were refused for a minute, or for good, by UID, each with the reason.
+        """Return the pods that were refused again after a minute, or for good, by UID, each with the reason.
 
-        A pod that waits for a terminating pod is not among them: that resolves itself. One that waits for processes
-        left behind by a deleted pod is, and one whose devices the kubelet has lost.
+        One whose container is not tried again, as the kubelet waits before it restarts one that crashed, may start the
+        next time: what was in its way may be over. A pod that waits for a terminating pod is not among them: that
+        resolves itself. One that waits for processes left behind by a deleted pod is, and one whose devices the kubelet
+        has lost.
+
         """
         find = self._view.find
         self._note_lost()
@@ -99,26 +106,32 @@ class Refusals:
             for key, each in self._refused.items()
             if not is_ending(find(key[0])) and (is_ended(find(each.rival)) or not is_ending(find(each.rival)))
         }
-        late_s = self._clock_s() - _BLOCKED_S
         return {
             uid: (each.pod, each.text)
-            for (uid, _), each in self._refused.items()
-            if each.final or each.since_s < late_s
+            for (uid, _, _), each in self._refused.items()
+            if each.final or each.last_s - each.since_s > _BLOCKED_S
         }
 
     def _note_lost(self) -> None:
-        """Remember containers whose devices the kubelet has lost, by their status, until they run again."""
-        pods = {uid: pod for uid, pod in self._view.by_uid().items() if holds_devices(pod)}
-        waiting = {uid: waiting_messages(pod) for uid, pod in pods.items()}
-        self._refused = {
-            (uid, container): each
-            for (uid, container), each in self._refused.items()
-            if each.text != _LOST_RECORD or container in waiting.get(uid, ())
-        }
-        for uid, messages in waiting.items():
-            for container in (name for name, message in messages.items() if _LOST in message):
-                pod = "/".join(name_of(pods[uid]))
-                self.refuse(AgentAllocation(resource="", ids=(), uid=uid, pod=pod, container=container), _LOST_RECORD)
+        """Remember containers whose devices the kubelet has lost, as it says, until they run again.
+
+        Its words alone are no proof: a watch may show former ones, and a container may write them itself. The kubelet
+        must also have a checkpoint that lacks the devices.
+        """
+        before = {key for key, each in self._refused.items() if each.text == _LOST_RECORD}
+        for uid, pod in self._view.by_uid().items():
+            messages = waiting_messages(pod)
+            for container, resource, _ in asks_of(pod) if messages else ():
+                key = uid, container, resource
+                ours = container in messages and (names_device(resource) or resource in SHARE_RESOURCES)
+                reported = ours and (key in before or messages[container] == _LOST.format(*key))
+                if reported and self._view.has_lost(*key):
+                    named = "/".join(name_of(pod))
+                    lost = AgentAllocation(resource=resource, ids=(), uid=uid, pod=named, container=container)
+                    self.refuse(lost, _LOST_RECORD)
+                    before.discard(key)
+        for key in before:
+            del self._refused[key]
 
     @property
     def devices_of_orphans(self) -> tuple[UnhealthyDevice, ...]:
@@ -146,3 +159,7 @@ class Refusals:
 
 def _both_live(later: AgentAllocation, clash: Clash, living: set[str]) -> bool:
     return later.uid in living and clash.other is not None and clash.other.uid in living
+
+
+def _key(holder: AgentAllocation) -> tuple[str, str, str]:
+    return holder.uid, holder.container, holder.resource

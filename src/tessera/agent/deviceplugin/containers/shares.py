@@ -26,11 +26,11 @@ from tessera.core.deviceplugin.allocations.agentallocations import (
     AgentAllocation,
     AllocatedDevice,
     SignedAssignment,
-    device_mismatch,
     with_assignment,
 )
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation, RequestKey
 from tessera.core.deviceplugin.allocations.matching import ASSIGNED_HINT, Answer, AssignedRequest, Units, pick, served
+from tessera.core.deviceplugin.allocations.relocation import device_mismatch
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.containers.edits import ShareEdits
 from tessera.core.deviceplugin.containers.injection import (
@@ -156,8 +156,7 @@ class ShareAllocator:
                 self._log.info("share_awaited", pod=str(request.key), resource=resource, call="Allocate")
                 prepared = await self._maker.prepare(request.shares)
                 self._require_same(request, uses)
-                if any(use.device.placement for use in uses):
-                    self._gate.record.note_uuids(resource, ids, prepared.visible)
+                self._gate.record.note_uuids(resource, ids, prepared.visible)
                 given = container_response(injection, given, prepared.visible, prepared.edits)
             # 4. Remember the chosen pod until the kubelet's record shows the holder.
             self._exchanges.remember(answer)
@@ -193,24 +192,18 @@ class ShareAllocator:
         uses = self._maker.uses(request.shares)
         await self._gate.start(holder, uses, ids=False)
         # 4. Create the devices, and write what the container runtime reads next, without an await since the checks.
-        prepared = await self._maker.prepare(request.shares)
-        self._require_holder(holder, await self._gate.holder(resource, ids))
+        try:
+            prepared = await self._maker.prepare(request.shares)
+        except Conflict as error:  # not for want of an answer in time
+            self._gate.refusals.refuse(holder, error.found)
+            raise
+        await self._gate.require_holder(holder)
         self._require_same(request, uses)
         if injection.cdi:
             self._specify(share_name(resource, ids), prepared)
         self._exchanges.use((resource, frozenset(ids)))
+        self._gate.refusals.forget(holder)
         self._log.info("share_ready", pod=str(request.key), resource=resource, gpus=[s.gpu for s in request.shares])
-
-    def _require_holder(self, holder: AgentAllocation, now: AgentAllocation) -> None:
-        """Check that the ids are still the pod's: a kubelet may give them to the next one while this one waits.
-
-        Raises:
-            Conflict: another pod has them.
-
-        """
-        if now.uid != holder.uid:
-            found = f"the kubelet gave its devices of {holder.resource} to {now.pod} while they were created"
-            raise Conflict(f"pod {holder.pod}, container {holder.container}", found=found, hint="recreate the pod")
 
     def _require_same(self, request: AssignedRequest, uses: tuple[AllocatedDevice, ...]) -> None:
         """Check that the GPUs of a request are those that were recorded for it: it names them by index.
@@ -237,7 +230,8 @@ class ShareAllocator:
             now = {use.device for use in self._maker.uses(request.shares)}
             # A container that ran has its assignment written; of one that never did only this record knows the answer.
             never = not was_created(self._view.find(holder.uid) or {}, holder.container)
-            why = device_mismatch(self._gate.record.entries, holder, now, unanswered=never and answer is None) or why
+            record, inventory = self._gate.record.entries, self._maker.inventory
+            why = device_mismatch(record, holder, now, inventory, unanswered=never and answer is None) or why
         if why:
             self._gate.refusals.refuse(holder, why)
             raise Conflict(
@@ -382,7 +376,11 @@ class ShareAllocator:
         """
         requests, answers = self.assigned_requests(), self._exchanges.answers
         if fixed:
+            # Whose GPU is not there cannot start; it is answered only where no other of its size waits.
             requests = tuple(each for each in requests if not self._maker.mismatch(each))
+            with contextlib.suppress(Conflict):
+                there = tuple(each for each in requests if not self._maker.absent(each))
+                return pick(there, resource, units, served(requests, allocated, answers))
         if readmitted:
             requests = tuple(msgspec.structs.replace(each, running=False) for each in requests)
         with contextlib.suppress(Conflict):

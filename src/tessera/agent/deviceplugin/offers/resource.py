@@ -8,7 +8,7 @@ from tessera.clients.kube import annotations_of
 from tessera.clients.kubelet import OptionalCalls
 from tessera.core.deviceplugin.allocations import lastgate
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, uses_of_devices
-from tessera.core.deviceplugin.allocations.relocation import absent_device
+from tessera.core.deviceplugin.allocations.relocation import absent_device, uuids_of
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.offers.advertise import PluginDevice, Resource
 from tessera.core.deviceplugin.offers.prefer import AllocationPolicy, PreferenceRequest, prefer
@@ -157,7 +157,7 @@ class OfferedResource(ListedResource[Resource]):
         if self.resource.by_assignment:
             return await self._shares.allocate(self.resource.name, ids)
         # The strategies may change while the gate looks at pods: answer and record have those of now.
-        handover, uses = self._handover, uses_of_devices(devices)
+        handover, uses = self._handover, _uses(devices)
         given, injection = handover.give(self.resource, devices), handover.injection
         indices = handover.indices(uses) if injection.by_index and injection.fixed_at_allocate else ()
         await self._gate.admit(self.resource.name, ids, uses, injection.strategies, indices)
@@ -178,12 +178,13 @@ class OfferedResource(ListedResource[Resource]):
         holder = await self._gate.holder(self.resource.name, ids)
         # A container keeps the devices it was allocated, by UUID, whatever is advertised by now.
         self._gate.record.follow(self._handover.inventory)
-        uses = self._gate.record.uses_of(holder) or uses_of_devices(self._known(ids))
+        uses = self._gate.record.uses_of(holder) or _uses(self._known(ids))
         self._refuse_renumbered(holder, uses)
-        self._refuse_absent(holder, ids)
+        self._refuse_absent(holder, uses)
         if not self._gate.record.has_started(holder):
             self._refuse_weaker(holder, ids, uses)
         await self._gate.start(holder, uses, ids=True)
+        self._gate.refusals.forget(holder)
 
     def _refuse_renumbered(self, holder: AgentAllocation, uses: tuple[AllocatedDevice, ...]) -> None:
         """Refuse a container whose devices have other indices than at `Allocate`: it would get others' devices.
@@ -193,21 +194,21 @@ class OfferedResource(ListedResource[Resource]):
 
         """
         allocated = self._gate.record.indices_of(holder)
-        if allocated and allocated != (now := self._handover.indices(uses)):
+        if allocated and sorted(allocated) != sorted(now := self._handover.indices(uses)):
             indices = ", ".join(allocated)
             found = f"it was allocated the devices of index {indices}, which now have index {', '.join(now)}"
             self._gate.refusals.refuse(holder, found)
             hint = "delete and recreate the pod, or use deviceIDStrategy uuid"
             raise Conflict(f"{self.resource.name} for {holder.pod}", found=found, hint=hint)
 
-    def _refuse_absent(self, holder: AgentAllocation, ids: tuple[str, ...]) -> None:
-        """Refuse a container one of whose devices is gone: its runtime would not find what it was told.
+    def _refuse_absent(self, holder: AgentAllocation, uses: tuple[AllocatedDevice, ...]) -> None:
+        """Refuse a container one of whose devices is gone, or another under its UUID: that is what it was told.
 
         Raises:
             Conflict: one is.
 
         """
-        if found := absent_device(ids, self._handover.inventory):
+        if found := absent_device(uuids_of(holder), uses, self._handover.inventory):
             self._gate.refusals.refuse(holder, found)
             raise Conflict(f"{self.resource.name} for {holder.pod}", found=found, hint="delete and recreate the pod")
 
@@ -248,3 +249,8 @@ class OfferedResource(ListedResource[Resource]):
             expected = f"one of the {len(self._devices)} advertised ids"
             raise InvalidInput(subject, found=shown(unknown), expected=expected)
         return tuple(known[each] for each in ids)
+
+
+def _uses(devices: tuple[PluginDevice, ...]) -> tuple[AllocatedDevice, ...]:
+    """Return what a container uses of devices, in the order of its sorted ids: by these the record finds them again."""
+    return uses_of_devices(sorted(devices, key=lambda each: each.id))

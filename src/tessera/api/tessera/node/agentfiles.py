@@ -62,6 +62,7 @@ class _UseFields(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int = 0
     mps: bool | None = None
     clients: int = 0
+    absent: bool = False
 
     @classmethod
     def of(cls, use: AllocatedDevice) -> Self:
@@ -74,6 +75,7 @@ class _UseFields(msgspec.Struct, frozen=True, kw_only=True):
             memory_mib=use.memory_mib,
             mps=use.mps,
             clients=use.clients,
+            absent=use.absent,
         )
 
     @property
@@ -101,6 +103,7 @@ class _AllocationFields(msgspec.Struct, frozen=True, kw_only=True):
     strategies: tuple[str, ...] = ()
     indices: tuple[str, ...] = ()
     uuids: tuple[str, ...] = ()
+    answer_known: bool = False
 
 
 class _KeyFields(NamedTuple):

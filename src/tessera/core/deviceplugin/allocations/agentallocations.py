@@ -10,7 +10,6 @@ an entry stays until its pod has ended and none of its processes is left.
 
 import enum
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from typing import TypeAlias
 
 import msgspec
@@ -36,7 +35,6 @@ __all__ = [
     "StartedPod",
     "clashes",
     "completed",
-    "device_mismatch",
     "double_allocations",
     "latest",
     "replaces",
@@ -79,10 +77,12 @@ class AllocatedDevice(msgspec.Struct, frozen=True, kw_only=True):
     """Of a shared device, whether by an MPS daemon, which excludes others; None where unknown."""
     clients: int = 0
     """Of a replica by MPS, into how many the device's memory is divided; 0 for other uses, and where unknown."""
+    absent: bool = False
+    """Whether its MIG instance does not exist any more, and another is in its place: nobody uses the device here."""
 
     def excludes(self, other: "AllocatedDevice") -> bool:
         """Return whether two containers can never have these at once, however much memory there is."""
-        if self.device.gpu != other.device.gpu:
+        if self.device.gpu != other.device.gpu or self.absent or other.absent:
             return False
         same = self.device == other.device and self.exclusivity is other.exclusivity is not Exclusivity.EXCLUSIVE
         if same and {self.mps, other.mps} != {True, False} and len({self.clients, other.clients} - {0}) <= 1:
@@ -140,7 +140,9 @@ class AgentAllocation(msgspec.Struct, frozen=True, kw_only=True):
     indices: tuple[str, ...] = ()
     """The driver's indices of `uses`, where that answer named them so; empty where it named UUIDs."""
     uuids: tuple[str, ...] = ()
-    """The UUIDs of its devices, of a share with a MIG instance that the answer named; those by name are in `ids`."""
+    """The UUIDs of its devices, of a share that the answer named; those by name are in `ids`."""
+    answer_known: bool = False
+    """Whether the entry has what `Allocate` answered; those of former agents lack some of it."""
 
     @property
     def holder(self) -> str:
@@ -376,34 +378,6 @@ def latest(record: Iterable[AgentAllocation], holder: AgentAllocation) -> AgentA
     return max(own, key=lambda each: each.at_ns, default=None)
 
 
-def device_mismatch(
-    record: Iterable[AgentAllocation], holder: AgentAllocation, assigned: AbstractSet[DeviceId], *, unanswered: bool
-) -> str:
-    """Return why a container whose devices `Allocate` named cannot start: they differ from its assignment.
-
-    Args:
-        record: the allocations.
-        holder: the container, without what it uses.
-        assigned: its assigned devices now.
-        unanswered: whether it never ran and no answer for it is kept, so that only the record has the answer.
-
-    Returns:
-        The reason; empty where there is none.
-
-    """
-    own = latest(record, holder)
-    if unanswered and (own is None or not (own.presumed or own.started)):
-        return "it was started with a GPU that is no longer recorded"
-    named = set() if own is None else {use.device for use in own.uses}
-    if named and named != assigned:
-        return f"it uses {_named(named)}, and is assigned {_named(assigned)}"
-    return ""
-
-
-def _named(devices: Iterable[DeviceId]) -> str:
-    return ", ".join(sorted(map(str, devices))) or "nothing that is there"
-
-
 def _full(
     beside: Iterable[AgentAllocation], new: AgentAllocation, capacity_mib: Mapping[DeviceId, int]
 ) -> Iterator[Clash]:
@@ -465,7 +439,8 @@ def _starts_before(other: AgentAllocation, entry: AgentAllocation) -> bool:
 
 
 def _memory_mib(entry: AgentAllocation, device: DeviceId) -> int:
-    return sum(use.memory_mib for use in entry.uses if use.exclusivity is Exclusivity.MEMORY and use.device == device)
+    own = (use for use in entry.uses if use.device == device and not use.absent)
+    return sum(use.memory_mib for use in own if use.exclusivity is Exclusivity.MEMORY)
 
 
 def double_allocations(

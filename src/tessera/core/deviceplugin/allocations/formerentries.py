@@ -1,7 +1,7 @@
 """Completes entries of the record that agents of earlier versions wrote, with less in them than is needed now."""
 
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 
 import msgspec
 
@@ -12,16 +12,25 @@ from tessera.core.deviceplugin.allocations.agentallocations import (
     AssignedDevices,
     Exclusivity,
 )
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.allocations.lastgate import GatePod
 from tessera.core.deviceplugin.containerresponse import ContainerResponse, visible_devices
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.node.nodesharing import ListStrategy
 from tessera.core.workload.resources import SHARE_RESOURCES
 
-__all__ = ["is_vague", "supplemented", "with_answers", "with_strategies"]
+__all__ = [
+    "assigned_uses",
+    "is_vague",
+    "supplemented",
+    "with_answer",
+    "with_answers",
+    "with_strategies",
+]
 
 _INDEX = re.compile(r"\d+(:\d+)?", re.ASCII)
-_LIMIT = re.compile(r"0=(\d+)M", re.ASCII)
+_LIMIT = re.compile(r"0=(\d{1,9})M", re.ASCII)
+_UUID = re.compile(r"(GPU|MIG)-.+", re.ASCII)
 
 
 def is_vague(entry: AgentAllocation) -> bool:
@@ -98,10 +107,7 @@ def with_answers(
     answers: Mapping[tuple[str, str, str], ContainerResponse],
     capacity_mib: Mapping[DeviceId, int],
 ) -> tuple[AgentAllocation, ...]:
-    """Return the record with what the answers of `Allocate` say, where that is not recorded.
-
-    That is into how many replicas by MPS a device is divided, by the memory limit; the indices by which whole devices
-    are named; and the UUIDs of a share with a MIG instance.
+    """Return the record with what `Allocate` answered, where an entry lacks it and the kubelet has it (`with_answer`).
 
     Args:
         record: the allocations.
@@ -109,28 +115,40 @@ def with_answers(
         capacity_mib: memory of each device.
 
     """
-    return tuple(
-        _answered(each, answers.get((each.uid, each.container, each.resource)), capacity_mib) for each in record
-    )
+    found = []
+    for each in record:
+        answer = None if each.answer_known else answers.get((each.uid, each.container, each.resource))
+        found.append(each if answer is None else with_answer(each, answer, capacity_mib))
+    return tuple(found)
 
 
-def _answered(
-    entry: AgentAllocation, answer: ContainerResponse | None, capacity_mib: Mapping[DeviceId, int]
+def with_answer(
+    entry: AgentAllocation, answer: ContainerResponse, capacity_mib: Mapping[DeviceId, int]
 ) -> AgentAllocation:
-    if answer is None:
-        return entry
+    """Return an entry with what the answer of `Allocate` says, as far as the entry lacks it.
+
+    That is into how many replicas by MPS a device is divided, by the memory limit; the indices by which whole devices
+    are named; and the UUIDs of a share. The answer stays unknown while the driver does not show the divided device.
+
+    Args:
+        entry: of an allocation.
+        answer: that the kubelet keeps for it.
+        capacity_mib: memory of each device.
+
+    """
     visible = visible_devices(answer)
     if entry.resource in SHARE_RESOURCES:
-        cut = any(use.device.placement for use in entry.uses)
-        return msgspec.structs.replace(entry, uuids=visible) if cut and not entry.uuids else entry
+        named = visible if all(map(_UUID.fullmatch, visible)) else ()
+        return msgspec.structs.replace(entry, uuids=entry.uuids or named, answer_known=True)
     if not entry.indices and visible and all(map(_INDEX.fullmatch, visible)):
         entry = msgspec.structs.replace(entry, indices=visible)
     limit = _LIMIT.fullmatch(dict(answer.env).get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", ""))
     limit_mib = int(limit[1]) if limit is not None else 0
     if not limit_mib:
-        return entry
+        return msgspec.structs.replace(entry, answer_known=True)
     uses = tuple(_divided(use, len(entry.ids), limit_mib, capacity_mib.get(use.device, 0)) for use in entry.uses)
-    return msgspec.structs.replace(entry, uses=uses)
+    known = not any(use.mps and not use.clients for use in uses)
+    return msgspec.structs.replace(entry, uses=uses, answer_known=known)
 
 
 def _divided(use: AllocatedDevice, replicas: int, limit_mib: int, capacity_mib: int) -> AllocatedDevice:
@@ -138,3 +156,14 @@ def _divided(use: AllocatedDevice, replicas: int, limit_mib: int, capacity_mib: 
     if use.exclusivity is not Exclusivity.REPLICA or use.clients or use.mps is False:
         return use
     return msgspec.structs.replace(use, mps=True, clients=round(capacity_mib * replicas / limit_mib))
+
+
+def assigned_uses(
+    record: Iterable[AgentAllocation],
+    allocated: Iterable[KubeletAllocation],
+    uses_of: Callable[[KubeletAllocation], tuple[AllocatedDevice, ...]],
+) -> AssignedDevices:
+    """Return what containers use by their assignment, of entries that do not say whether by an MPS daemon."""
+    vague = {(each.uid, each.container, each.resource) for each in record if is_vague(each)}
+    keys = {(each.uid, each.container, each.resource): each for each in allocated if each.resource in SHARE_RESOURCES}
+    return {key: uses_of(each) for key, each in keys.items() if key in vague}

@@ -32,6 +32,7 @@ __all__ = [
     "holders",
     "later_holders",
     "named",
+    "of_pod",
     "put",
     "release",
     "start",
@@ -251,17 +252,13 @@ def named(entry: AgentAllocation, observed: GateObservation) -> AgentAllocation:
     if entry.uid:
         return entry
     found = next(iter(holders(entry.resource, entry.ids, observed)), None)
-    if found is None:
-        return entry
-    return msgspec.structs.replace(
-        found,
-        uses=entry.uses,
-        at_ns=entry.at_ns,
-        presumed=entry.presumed,
-        strategies=entry.strategies,
-        indices=entry.indices,
-        uuids=entry.uuids,
-    )
+    return entry if found is None else of_pod(entry, found)
+
+
+def of_pod(entry: AgentAllocation, holder: AgentAllocation) -> AgentAllocation:
+    """Return an entry, as an answer to `Allocate` that names no pod, with its container."""
+    own = {name: getattr(holder, name) for name in ("uid", "pod", "container", "initial", "order")}
+    return msgspec.structs.replace(entry, **own)
 
 
 def holders(resource: str, ids: tuple[str, ...], observed: GateObservation) -> tuple[AgentAllocation, ...]:

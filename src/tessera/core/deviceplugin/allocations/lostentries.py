@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation
 
-__all__ = ["LostEntry", "still_lost"]
+__all__ = ["LostEntry", "still_lost", "unknown_uses"]
 
 
 class LostEntry(NamedTuple):
@@ -27,4 +27,13 @@ def still_lost(lost: Iterable[LostEntry], record: Iterable[AgentAllocation]) -> 
     pods = {uid for uid, _, _ in known}
     return frozenset(
         each for each in lost if each not in known and (each.container is not None or each.uid not in pods)
+    )
+
+
+def unknown_uses(lost: Iterable[str]) -> str:
+    """Return why nothing is offered while lost pods run; empty where there are none."""
+    return "; ".join(
+        f"pod {uid}: it was deleted, its processes run, and the record of what it uses was unreadable: end them, or "
+        "restart the node; no device is allocated before"
+        for uid in sorted(lost)
     )

@@ -5,16 +5,19 @@ its GPU and the ids of its GPU and compute instance, and numbers instances in th
 that is destroyed and created again, as at a reboot, may get the UUID that another had (docs/decisions/0014).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation
-from tessera.core.gpu.deviceids import DeviceId, devices_by_uuid
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, latest
+from tessera.core.gpu.deviceids import DeviceId, devices_by_uuid, overlap
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.workload.resources import SHARE_RESOURCES
 
-__all__ = ["absent_device", "relocated", "uuids_of"]
+__all__ = ["absent_device", "device_mismatch", "relocated", "uuids_of"]
+
+_UNRECORDED = "it was started with a GPU that is no longer recorded"
 
 
 def uuids_of(entry: AgentAllocation) -> tuple[str, ...]:
@@ -30,8 +33,9 @@ def uuids_of(entry: AgentAllocation) -> tuple[str, ...]:
 def relocated(record: Iterable[AgentAllocation], inventory: Inventory, now_ns: int) -> tuple[AgentAllocation, ...]:
     """Return the record with each container on the MIG instances that have its UUIDs now.
 
-    An instance whose UUID the driver does not have stays where it was. A container that moved is later than all others:
-    where its instance overlaps another container's, it gives way.
+    An instance whose UUID the driver does not have, or has for one of another profile, stays where it was; where the
+    driver has another there, it is `absent`, in nobody's way. A container that moved is later than all others: where
+    its instance overlaps another container's, it gives way.
 
     Args:
         record: the allocations.
@@ -39,29 +43,97 @@ def relocated(record: Iterable[AgentAllocation], inventory: Inventory, now_ns: i
         now_ns: later than every time on record.
 
     """
-    present = devices_by_uuid(inventory)
-    found = {each: _moved(each, [(uuid, present.get(uuid)) for uuid in uuids_of(each)]) for each in record}
-    moved = sorted((each for each in found if found[each] is not each), key=lambda each: each.at_ns)
-    times = {each: now_ns + number for number, each in enumerate(moved)}
+    present, before = devices_by_uuid(inventory), tuple(record)
+    after = [_relocated(each, present) for each in before]
+    moved = [number for number, each in enumerate(before) if _devices(each) != _devices(after[number])]
+    moved.sort(key=lambda number: before[number].at_ns)
+    times = {number: now_ns + place for place, number in enumerate(moved)}
     return tuple(
-        each if found[each] is each else msgspec.structs.replace(found[each], at_ns=times[each]) for each in found
+        msgspec.structs.replace(each, at_ns=times[number]) if number in times else each
+        for number, each in enumerate(after)
     )
 
 
-def absent_device(ids: Iterable[str], inventory: Inventory) -> str:
-    """Return which device by name is not on this node any more, by its id; empty where all are there."""
+def _devices(entry: AgentAllocation) -> frozenset[DeviceId]:
+    return frozenset(use.device for use in entry.uses)
+
+
+def _relocated(entry: AgentAllocation, present: Mapping[str, DeviceId]) -> AgentAllocation:
+    now = [present.get(uuid) for uuid in uuids_of(entry)]
+    if len(now) != len(entry.uses):
+        return entry
+    # The first agents recorded them in the order of the kubelet's call.
+    known = {use.device: use for use in entry.uses}
+    ordered = [known[device] for device in now if device in known]
+    ordered = ordered if len(ordered) == len(now) and known.keys() == set(now) else list(entry.uses)
+    uses = tuple(_placed(use, device, present) for use, device in zip(ordered, now, strict=True))
+    return entry if uses == entry.uses else msgspec.structs.replace(entry, uses=uses)
+
+
+def _placed(use: AllocatedDevice, now: DeviceId | None, present: Mapping[str, DeviceId]) -> AllocatedDevice:
+    """Return a container's device, whose UUID is that of `now`; None for a UUID that the driver does not have."""
+    if use.device.placement is None:
+        return use  # a whole GPU keeps its UUID
+    if now is not None and now.placement is not None and now.placement.profile == use.device.placement.profile:
+        return msgspec.structs.replace(use, device=now, absent=False)
+    replaced = any(each.placement is not None and overlap(each, use.device) for each in present.values())
+    return msgspec.structs.replace(use, absent=use.absent or replaced)
+
+
+def absent_device(uuids: Sequence[str], uses: Sequence[AllocatedDevice], inventory: Inventory) -> str:
+    """Return which device that a container was told is not what it was, in words; empty where all are.
+
+    Args:
+        uuids: that it was told.
+        uses: what is recorded for them, after `relocated`; of another number where that is not known.
+        inventory: of the driver.
+
+    """
     present = devices_by_uuid(inventory)
-    gone = next((uuid for uuid in (name.partition("::")[0] for name in ids) if uuid not in present), "")
+    gone = next((uuid for uuid in uuids if uuid not in present), "")
     if gone.startswith("MIG-"):
         return f"its MIG instance {gone} does not exist any more"
-    return f"its GPU {gone} is not on this node any more" if gone else ""
+    if gone:
+        return f"its GPU {gone} is not on this node any more"
+    pairs = zip(uuids, uses, strict=True) if len(uuids) == len(uses) else ()
+    other = next((uuid for uuid, use in pairs if present[uuid] != use.device), "")
+    return f"its MIG instance {other} is now {present[other]}, of another profile" if other else ""
 
 
-def _moved(entry: AgentAllocation, present: list[tuple[str, DeviceId | None]]) -> AgentAllocation:
-    before = list(dict.fromkeys(use.device for use in entry.uses))
-    now = [device for _, device in present]
-    if len(now) != len(before) or set(now) <= {*before, None}:
-        return entry
-    places = {old: new or old for old, new in zip(before, now, strict=True)}
-    uses = tuple(msgspec.structs.replace(use, device=places[use.device]) for use in entry.uses)
-    return msgspec.structs.replace(entry, uses=uses)
+def device_mismatch(
+    record: Iterable[AgentAllocation],
+    holder: AgentAllocation,
+    assigned: AbstractSet[DeviceId],
+    inventory: Inventory,
+    *,
+    unanswered: bool,
+) -> str:
+    """Return why a container whose devices `Allocate` named cannot start: they are not those of its assignment.
+
+    Args:
+        record: the allocations.
+        holder: the container, without what it uses.
+        assigned: its assigned devices now.
+        inventory: of the driver.
+        unanswered: whether it never ran and no answer for it is kept, so that only the record has the answer.
+
+    Returns:
+        The reason; empty where there is none.
+
+    """
+    own = latest(record, holder)
+    if own is None:
+        return _UNRECORDED if unanswered else ""
+    if not (own.uses or own.presumed or own.started):  # `lastgate.without_presumed`
+        return "it was started with the devices of another pod, which differ in size or kind"
+    if found := absent_device(own.uuids, (), inventory):
+        return found
+    if unanswered and not (own.uuids or own.presumed or own.started):
+        return _UNRECORDED
+    present = devices_by_uuid(inventory)
+    named = {present[uuid] for uuid in own.uuids} or {use.device for use in own.uses}
+    return f"it uses {_named(named)}, and is assigned {_named(assigned)}" if named and named != assigned else ""
+
+
+def _named(devices: Iterable[DeviceId]) -> str:
+    return ", ".join(sorted(map(str, devices))) or "nothing that is there"
