@@ -6,6 +6,7 @@ here, and the list only shrinks (`LISTED`). A module that decides nothing needs 
 """
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -104,6 +105,26 @@ def test_what_only_its_package_tests_exists() -> None:
     assert not gone, f"take {', '.join(gone)} off BY_PACKAGE"
     assert len(listed) <= LISTED, "a new module has tests at its own path"
     assert len(listed) == LISTED, f"write LISTED = {len(listed)}, so that none comes back"
+
+
+def names_in(package: Path) -> set[str]:
+    """Return the modules of a package, and every name that their code has."""
+    found = {each.stem for each in package.iterdir()}
+    for module in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(module.read_text())):
+            if isinstance(node, ast.Name | ast.Attribute | ast.arg | ast.alias | ast.FunctionDef):
+                found.add(next(filter(None, (getattr(node, key, "") for key in ("id", "attr", "arg", "name")))))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found |= set(node.value.split())
+    return found
+
+
+@pytest.mark.parametrize(
+    "package", sorted(SOURCE.rglob("__init__.py")), ids=lambda each: each.parent.relative_to(SOURCE).as_posix()
+)
+def test_what_the_docstring_of_a_package_names_is_there(package: Path) -> None:
+    named = set(re.findall(r"`([a-z][a-z0-9_]*)`", ast.get_docstring(ast.parse(package.read_text())) or ""))
+    assert not named - names_in(package.parent)
 
 
 def test_the_name_of_a_class_is_defined_once() -> None:

@@ -116,9 +116,9 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "a control character": ("a: 1\nb: ö\x07\n", r"a.yaml, line 2: character '\x07': write text without control"),
     "a duplicate key": (
         "a: 1\nb: 2\na: 3\n",
-        "document 1, line 3: key 'a' is there again, after line 1: write each key once",
+        "document 1, line 3: duplicate key 'a', first on line 1: write each key once",
     ),
-    "a duplicate key in JSON": ('{"a": 1,\n "a": 2}', "a.yaml, document 1, line 2: key 'a' is there"),
+    "a duplicate key in JSON": ('{"a": 1,\n "a": 2}', "a.yaml, document 1, line 2: duplicate key 'a'"),
     "an unknown tag": ("a: !!python/object:os.x y\n", "tag 'tag:yaml.org,2002:python/object:os.x': write plain"),
     "an unknown tag on a collection": ("a: !x [1]\n", "line 1: tag '!x': write plain YAML"),
     "bytes as a tag": ("a: !!binary aGk=\n", "line 1: tag 'tag:yaml.org,2002:binary'"),
@@ -144,7 +144,7 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "not UTF-16": (b"\xff\xfedef", "a.yaml, line 1: byte 0x66 at offset 4 is not UTF-16, as which the text begins"),
     "half a surrogate": ("a: \ud800\n", "a.yaml, line 1: it has half of a surrogate pair"),
     "half a surrogate in JSON": ('{"a": "\\ud800"}', "a.yaml, document 1: it has half of a surrogate pair"),
-    "a constant that is not JSON, as YAML": ('{"a": NaN, "a": 1}', "line 1: key 'a' is there again"),
+    "a constant that is not JSON, as YAML": ('{"a": NaN, "a": 1}', "line 1: duplicate key 'a'"),
 }
 
 

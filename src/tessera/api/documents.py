@@ -430,7 +430,7 @@ class _Yaml:
         opened = self.open[-1]
         if not merge and isinstance(opened.value, _Mapping) and key in opened.value:
             first = opened.value.lines[key]
-            raise self._refuse(line, f"key {shown(key)} is there again, after line {first}", "each key once")
+            raise self._refuse(line, f"duplicate key {shown(key)}, first on line {first}", "each key once")
         opened.key, opened.key_line, opened.merging = key, line, merge
 
     def _alias(self, event: yaml.AliasEvent, line: int) -> None:

@@ -50,7 +50,7 @@ from tessera.core.serving.modelserver import ModelServer
 from tessera.core.serving.render import render
 from tessera.core.serving.serverstatus import (
     DeploymentProgress,
-    ObservedServer,
+    ServerProgress,
     missing_rights,
     started_replicas,
 )
@@ -279,7 +279,7 @@ class ModelServers:
         # 4. Report what was observed.
         if ignored:
             notes += (f"ignored: {ignored}",)
-        observed = ObservedServer(
+        observed = ServerProgress(
             deployment=self._progress(server),
             scales_to_zero=server.scales_to_zero,
             min_replicas=server.min_replicas,

@@ -25,7 +25,7 @@ BAD_ARGS = {
     "a level that there is not": ("vllm", ["-O4"], "an option of vllm"),
     "a field of the level": ("vllm", ["-O.mode=3"], "an option of vllm"),
     "a field of a number": ("vllm", ["-ep.x=3"], "an option of vllm"),
-    "a port": ("triton", ["--http-port=1"], "the Service and the probes expect 8000"),
+    "a port": ("triton", ["--http-port=1"], "the Service and the probes use 8000"),
     "the number of GPUs": ("vllm", ["--tensor-parallel-size", "2"], "spec.gpu.count"),
     "the number of GPUs, in short": ("vllm", ["-tp", "2"], "spec.gpu.count"),
     "the number of GPUs, with underscores": ("vllm", ["--tensor_parallel_size=2"], "spec.gpu.count"),
@@ -119,7 +119,7 @@ def accept(unknown: bool) -> dict[str, bool]:  # one of two
     ],
 )
 def test_an_abbreviation_that_the_engine_accepts_is_the_option(engine: str, options: list[str]) -> None:
-    with pytest.raises(InvalidInput, match="does not go with what Tessera renders"):
+    with pytest.raises(InvalidInput, match="cannot be used here"):
         rendered({"engine": engine, "args": options, "allowUnknownArgs": True})
 
 
@@ -134,7 +134,7 @@ BAD_NUMBERS = [
 @pytest.mark.parametrize("unknown", [False, True])
 @pytest.mark.parametrize("text", BAD_NUMBERS)
 def test_numbers_by_which_nothing_is_served_or_scaled_are_refused(text: str, unknown: bool) -> None:
-    with pytest.raises(InvalidInput, match="does not go with what Tessera renders") as caught:
+    with pytest.raises(InvalidInput, match="cannot be used here") as caught:
         rendered(VLLM | {"args": ["--seed=1", *text.split(" ")]} | accept(unknown))
     assert caught.value.subject == "server: spec.args[1]"
 
@@ -193,7 +193,7 @@ BAD_VALUES = [
 
 @pytest.mark.parametrize("options", BAD_VALUES)
 def test_values_that_switch_off_what_is_needed_are_refused(options: list[str]) -> None:
-    with pytest.raises(InvalidInput, match="does not go with what Tessera renders"):
+    with pytest.raises(InvalidInput, match="cannot be used here"):
         rendered({"args": options})
 
 

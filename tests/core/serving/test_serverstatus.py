@@ -5,7 +5,7 @@ import pytest
 from tessera.core.serving.render import StartedReplicas
 from tessera.core.serving.serverstatus import (
     DeploymentProgress,
-    ObservedServer,
+    ServerProgress,
     StatusFinding,
     desired_replicas,
     missing_rights,
@@ -43,7 +43,7 @@ def progress(
     )
 
 
-def ready_of(observed: ObservedServer) -> StatusFinding:
+def ready_of(observed: ServerProgress) -> StatusFinding:
     return next(each for each in status_findings(observed) if each.type == "Ready")
 
 
@@ -54,59 +54,59 @@ BY_HAND = (
     "`kubectl scale deployment --replicas=1` of its name starts one"
 )
 STATES = {
-    "all serve": (ObservedServer(deployment=progress(2)), (True, True, "Serving"), "2 of 2 replicas serve"),
+    "all serve": (ServerProgress(deployment=progress(2)), (True, True, "Serving"), "2 of 2 replicas serve"),
     "one starts": (
-        ObservedServer(deployment=progress(2, ready=1)),
+        ServerProgress(deployment=progress(2, ready=1)),
         (True, False, "Starting"),
         "1 of 2 replicas serve; `tessera explain pod` shows why one is pending",
     ),
     "a rollout": (
-        ObservedServer(deployment=progress(2, 3, updated=1)),
+        ServerProgress(deployment=progress(2, 3, updated=1)),
         (True, False, "RollingOut"),
         f"1 of 2 replicas are of the present spec, 2 serve; {HINT}",
     ),
     "the next of the first starts later": (
-        ObservedServer(deployment=progress(1), min_replicas=3),
+        ServerProgress(deployment=progress(1), min_replicas=3),
         (True, False, "Starting"),
         "1 of 3 replicas serve; `tessera explain pod` shows why one is pending",
     ),
     "idle": (
-        ObservedServer(deployment=progress(0), scales_to_zero=True),
+        ServerProgress(deployment=progress(0), scales_to_zero=True),
         (True, True, "ScaledToZero"),
         "idle, so no replica serves and requests are refused; `tessera wake` starts one",
     ),
     "the first after it was idle": (
-        ObservedServer(deployment=progress(1, ready=0), scales_to_zero=True),
+        ServerProgress(deployment=progress(1, ready=0), scales_to_zero=True),
         (True, False, "Starting"),
         "0 of 1 replicas serve; `tessera explain pod` shows why one is pending",
     ),
     "somebody scaled it to zero": (
-        ObservedServer(deployment=progress(0)),
+        ServerProgress(deployment=progress(0)),
         (True, False, "ScaledToZeroByHand"),
         BY_HAND,
     ),
     "an object is another's": (
-        ObservedServer(deployment=progress(1), problems=("Service a is another's",)),
+        ServerProgress(deployment=progress(1), problems=("Service a is another's",)),
         (False, True, "Serving"),
         "1 of 1 replicas serve",
     ),
     "its Deployment is another's": (
-        ObservedServer(scales_to_zero=True, problems=("it is another's",), unserved="it is another's"),
+        ServerProgress(scales_to_zero=True, problems=("it is another's",), unserved="it is another's"),
         (False, False, "DeploymentNotApplied"),
         "0 of 0 replicas serve, not as specified: it is another's",
     ),
     "replicas of a former spec": (
-        ObservedServer(deployment=progress(1), problems=("timed out",), unserved="timed out"),
+        ServerProgress(deployment=progress(1), problems=("timed out",), unserved="timed out"),
         (False, False, "DeploymentNotApplied"),
         "1 of 1 replicas serve, not as specified: timed out",
     ),
     "no Deployment yet": (
-        ObservedServer(),
+        ServerProgress(),
         (True, False, "DeploymentNotApplied"),
         "0 of 0 replicas serve, not as specified: it has no Deployment yet",
     ),
     "pods that are rejected": (
-        ObservedServer(
+        ServerProgress(
             deployment=DeploymentProgress(desired=3, replicas=2, ready=1, updated=2, failures=(REJECTED, "timed out")),
             problems=("first",),
         ),
@@ -134,9 +134,9 @@ def test_why_objects_are_not_as_desired_or_what_was_skipped() -> None:
     messages = [
         status_findings(each)[1].message
         for each in (
-            ObservedServer(deployment=failing, problems=("first",), notes=("no PodMonitor",)),
-            ObservedServer(deployment=progress(1), notes=("no PodMonitor",)),
-            ObservedServer(deployment=progress(1)),
+            ServerProgress(deployment=failing, problems=("first",), notes=("no PodMonitor",)),
+            ServerProgress(deployment=progress(1), notes=("no PodMonitor",)),
+            ServerProgress(deployment=progress(1)),
         )
     ]
     assert messages == [f"first; Deployment: {REJECTED}", "no PodMonitor", "all objects are as desired"]
@@ -144,10 +144,10 @@ def test_why_objects_are_not_as_desired_or_what_was_skipped() -> None:
 
 def test_how_many_replicas_are_desired_in_the_end() -> None:
     servers = (
-        ObservedServer(min_replicas=3),
-        ObservedServer(deployment=progress(0), min_replicas=3),
-        ObservedServer(deployment=progress(1), min_replicas=3),
-        ObservedServer(deployment=progress(5), min_replicas=3),
+        ServerProgress(min_replicas=3),
+        ServerProgress(deployment=progress(0), min_replicas=3),
+        ServerProgress(deployment=progress(1), min_replicas=3),
+        ServerProgress(deployment=progress(5), min_replicas=3),
     )
     assert [desired_replicas(each) for each in servers] == [0, 0, 3, 5]
 
@@ -185,11 +185,11 @@ ROLLOUTS = {
 @pytest.mark.parametrize("case", ROLLOUTS)
 def test_replicas_of_a_former_spec_are_not_ready_ones(case: str) -> None:
     deployment, message = ROLLOUTS[case]
-    ready = ready_of(ObservedServer(deployment=deployment))
+    ready = ready_of(ServerProgress(deployment=deployment))
     assert (ready.status == "True", ready.message.partition(";")[0]) == (case == "done", message)
     assert (ready.reason == "RollingOut") == ("of the present spec" in message)
 
 
 def test_at_zero_nothing_rolls_out() -> None:
     behind = DeploymentProgress(desired=0, generation=3, observed_generation=2)
-    assert ready_of(ObservedServer(deployment=behind, scales_to_zero=True)).reason == "ScaledToZero"
+    assert ready_of(ServerProgress(deployment=behind, scales_to_zero=True)).reason == "ScaledToZero"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from builders.modelconfigs import DEEPSEEK_V2_LITE, LLAMA_8B, QWEN3_235B, TINY
 from tessera.api import documents
 from tessera.api.huggingface.modelconfigs import read_config
+from tessera.core.serving.render.vllmdevice import usable_memory
 from tessera.core.serving.sizing import (
     GIB,
     Architecture,
@@ -137,3 +138,13 @@ def test_the_memory_to_request_is_the_least_of_all_on_which_the_sequences_fit(
 
     least = next(gib for gib in range(1, 1000) if enough(gib))
     assert least_gib(model, sequences, context=8192, kv_element_bytes=2, utilization=utilization) == least
+
+
+@given(memory_mib=st.integers(2048, 300_000))
+def test_what_fits_is_what_the_program_that_starts_vllm_lets_it_take(memory_mib: int) -> None:
+    """On a device of its own, of whose memory the CUDA context of 512 MiB is not free."""
+    model = architecture(LLAMA_8B)
+    batch = batch_for(memory_mib / 1024)
+    found = fit(model, memory_mib, context=4096, kv_element_bytes=2)
+    _, usable, _ = usable_memory((memory_mib - 512 << 20, memory_mib << 20), {})
+    assert found.kv_bytes + model.weight_bytes + overhead_bytes(model, batch) == usable

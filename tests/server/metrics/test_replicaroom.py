@@ -64,7 +64,8 @@ async def test_slices_that_there_are_bound_the_replicas(replicas: int, want: int
         assert await one.replicas() == want
         (event,) = (text for _, text in await one.events() if text.startswith(f"{want} replicas: expects"))
         assert (
-            f"; limited to {want}: the GPUs have room for {want - replicas - 1} more; another one is requested" in event
+            f"; limited to {want}: the GPUs have room for {want - replicas - 1} more, and another one is requested"
+            in event
         )
 
 

@@ -11,11 +11,10 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 
 from tessera.api.fields import error_phrase
-from tessera.core.serving.annotations import COLD_START, IDLE, ONE_BY_ONE, PORT, SLOTS, WAKE
+from tessera.core.serving.annotations import COLD_START, IDLE, KIND, ONE_BY_ONE, PORT, SLOTS, WAKE
 from tessera.core.serving.autoscaling.serverfacts import HpaBounds, ModelDeployment, ModelPod
 from tessera.core.serving.metrics.enginemetrics import ENGINE_METRICS
 from tessera.core.serving.metrics.metricnames import REPLICAS
-from tessera.core.serving.render import KIND
 from tessera.core.serving.serverstatus import DeploymentProgress
 from tessera.core.workload.tesseranames import API_VERSION
 from tessera.errors import InvalidInput, shown

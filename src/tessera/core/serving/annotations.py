@@ -2,8 +2,10 @@
 
 from typing import Final
 
-__all__ = ["COLD_START", "IDLE", "ONE_BY_ONE", "PORT", "SERVER_LABEL", "SLOTS", "WAKE"]
+__all__ = ["COLD_START", "IDLE", "KIND", "ONE_BY_ONE", "PORT", "SERVER_LABEL", "SLOTS", "WAKE"]
 
+KIND: Final = "ModelServer"
+"""Kind of the objects that have such Deployments."""
 SERVER_LABEL: Final = "serving.tessera.dev/server"
 """Label of a model server's objects and pods: its name. Set by the controller and users; read by `tessera metrics`."""
 SLOTS: Final = "serving.tessera.dev/slots"

@@ -182,7 +182,7 @@ _PRINTS: Final = "it prints the engine's options and ends: remove it"
 _SCRAPED: Final = "the autoscaler needs these metrics: remove it"
 _OWNED: Final[Mapping[Engine, Mapping[str, _Owned]]] = {
     "vllm": {
-        "port": _Owned("the Service and the probes expect 8000"),
+        "port": _Owned("remove it: the Service and the probes use 8000"),
         "model": _Owned("set the model in spec.model"),
         "tensor-parallel-size": _Owned("set the number of GPUs in spec.gpu.count"),
         "disable-log-stats": _Owned(_SCRAPED),
@@ -218,9 +218,9 @@ _OWNED: Final[Mapping[Engine, Mapping[str, _Owned]]] = {
         **dict.fromkeys(_options_like("triton", "grpc-root-cert", "grpc-server-"), _Owned(_PLAIN)),
         "model-repository": _Owned("set the repository in spec.model"),
         "model-store": _Owned("set the repository in spec.model"),
-        "http-port": _Owned("the Service and the probes expect 8000"),
-        "grpc-port": _Owned("the Service expects 8001"),
-        "metrics-port": _Owned("the Service expects 8002"),
+        "http-port": _Owned("remove it: the Service and the probes use 8000"),
+        "grpc-port": _Owned("remove it: the Service uses 8001"),
+        "metrics-port": _Owned("remove it: the Service uses 8002"),
         "allow-http": _Owned("the probes need HTTP: remove it", _TRUE),
         "allow-grpc": _Owned("the Service has a port for gRPC: remove it", _TRUE),
         "allow-metrics": _Owned(_SCRAPED, _TRUE),
@@ -246,7 +246,7 @@ def check_owned(engine: Engine, given: Sequence[GivenOption], subject: str) -> N
     for each in given:
         owned = _OWNED[engine].get(each.name)
         if owned is not None and not re.fullmatch(owned.harmless, each.value):
-            found = f"--{each.name} does not go with what Tessera renders"
+            found = f"--{each.name} cannot be used here"
             raise InvalidInput(f"{subject}[{each.place}]", found=found, hint=owned.instead)
 
 

@@ -12,7 +12,7 @@ from tessera.core.serving.render import StartedReplicas
 
 __all__ = [
     "DeploymentProgress",
-    "ObservedServer",
+    "ServerProgress",
     "StatusFinding",
     "desired_replicas",
     "missing_rights",
@@ -49,7 +49,7 @@ class DeploymentProgress(msgspec.Struct, frozen=True, kw_only=True):
         return (observed is not None and observed < self.generation) or self.updated < self.replicas
 
 
-class ObservedServer(msgspec.Struct, frozen=True, kw_only=True):
+class ServerProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The observation of a valid server in the cluster."""
 
     deployment: DeploymentProgress | None = None
@@ -85,14 +85,14 @@ def started_replicas(deployment: DeploymentProgress | None) -> StartedReplicas:
     return StartedReplicas(deployment.desired, 0 if deployment.rolling else deployment.ready)
 
 
-def desired_replicas(observed: ObservedServer) -> int:
+def desired_replicas(observed: ServerProgress) -> int:
     """Return the replicas that a server is to have in the end; 0 while it is scaled to zero."""
     if observed.deployment is None or not observed.deployment.desired:
         return 0
     return max(observed.deployment.desired, observed.min_replicas)
 
 
-def status_findings(observed: ObservedServer) -> tuple[StatusFinding, ...]:
+def status_findings(observed: ServerProgress) -> tuple[StatusFinding, ...]:
     """Return the conditions of a valid server: `Accepted`, `Applied` and `Ready`."""
     failures = () if observed.deployment is None else observed.deployment.failures
     problems = (*observed.problems, *(f"Deployment: {each}" for each in failures))
@@ -104,7 +104,7 @@ def status_findings(observed: ObservedServer) -> tuple[StatusFinding, ...]:
     )
 
 
-def _is_ready(observed: ObservedServer) -> StatusFinding:
+def _is_ready(observed: ServerProgress) -> StatusFinding:
     deployment, desired = observed.deployment or DeploymentProgress(desired=0), desired_replicas(observed)
     serving = f"{deployment.ready} of {desired} replicas serve"
     unserved = observed.unserved or "; ".join(f"Deployment: {each}" for each in deployment.failures)

@@ -9,9 +9,9 @@ import msgspec
 
 from tessera.api.tessera.node.nodereports import Report, Subject
 from tessera.clients.kube import Kube, Object, name_of, record_event, uid_of
+from tessera.core.serving.annotations import KIND
 from tessera.core.serving.autoscaling.decisions import ScalingDecision, report_of
 from tessera.core.serving.autoscaling.serverfacts import ModelDeployment
-from tessera.core.serving.render import KIND
 from tessera.errors import Unavailable
 from tessera.log import Logger
 from tessera.server.metrics.published import MeasuredServer

@@ -13,7 +13,7 @@ from tessera.api.tessera.v1alpha1.modelservers import (
     server_status,
     without_bad_wake,
 )
-from tessera.core.serving.serverstatus import DeploymentProgress, ObservedServer
+from tessera.core.serving.serverstatus import DeploymentProgress, ServerProgress
 from tessera.core.workload.need import Isolation
 from tessera.errors import InvalidInput
 
@@ -80,12 +80,12 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "zero by pods": (
         {"autoscaling": {"metric": "queue-time"}, "replicas": {"min": 0, "max": 2}},
         "spec.replicas.min",
-        "it is 0, and metric queue-time is measured in pods, so that nothing would begin the first: set at least 1",
+        "queue-time is measured in pods, so nothing would start the first one: set at least 1",
     ),
     "zero with KEDA, whose question is about pods": (
         {"autoscaling": {"metric": "queue-time", "autoscaler": "KEDA"}, "replicas": {"min": 0}},
         "spec.replicas.min",
-        "it is 0, and metric queue-time is measured in pods, so that nothing would begin the first: set at least 1",
+        "queue-time is measured in pods, so nothing would start the first one: set at least 1",
     ),
     "Triton that scales to zero, and nobody says how much it serves": (
         {"replicas": {"min": 0}, "autoscaling": {}},
@@ -102,8 +102,8 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "spec.env[0]",
         "value or valueFrom",
     ),
-    "a line end after a name": ({"model": {"cache": "m\n"}}, "spec.model.cache", "it ends with a line end"),
-    "a line end in a list": ({"imagePullSecrets": ["a", "b\n"]}, "spec.imagePullSecrets[1]", "it ends with a line end"),
+    "a line end after a name": ({"model": {"cache": "m\n"}}, "spec.model.cache", "it ends with a newline"),
+    "a line end in a list": ({"imagePullSecrets": ["a", "b\n"]}, "spec.imagePullSecrets[1]", "it ends with a newline"),
     "an instance of nothing": (
         {"gpu": {"resource": "nvidia.com/mig-0g.0gb"}},
         "spec.gpu.resource",
@@ -158,7 +158,7 @@ def test_another_object_is_refused(each: dict[str, Any]) -> None:
         read_model_server(each)
 
 
-SERVING = ObservedServer(deployment=DeploymentProgress(desired=2, replicas=2, ready=2, updated=2))
+SERVING = ServerProgress(deployment=DeploymentProgress(desired=2, replicas=2, ready=2, updated=2))
 
 
 def test_the_status_of_a_server_has_its_replicas_and_conditions() -> None:
@@ -171,7 +171,7 @@ def test_the_status_of_a_server_has_its_replicas_and_conditions() -> None:
     assert (status.replicas, status.ready_replicas, status.desired_replicas) == (2, 2, 2)
     later = NOW + dt.timedelta(hours=1)
     assert server_status(status, 4, SERVING, later) == status, "the same changes nothing"
-    gone = server_status(status, 4, ObservedServer(), later)
+    gone = server_status(status, 4, ServerProgress(), later)
     assert (gone.replicas, gone.ready_replicas, gone.desired_replicas) == (0, 0, 0)
     assert {each.type: each.last_transition_time for each in gone.conditions} == {
         "Accepted": "2026-11-23T12:00:00Z",

@@ -101,7 +101,7 @@ def test_at_most_one_replica_beyond_the_room_is_requested(room: int | None, want
     found = burst(changed_facts(FACTS, room=room))
     assert found.replicas == want
     now = f"the GPUs have room for {room} more" if room else "the GPUs have no room for more"
-    suffix = f"; limited to {want}: {now}; another one is requested so that MIG instances or a node are added"
+    suffix = f"; limited to {want}: {now}, and another one is requested so that MIG instances or a node are added"
     assert found.reason.endswith(suffix) is (want < 5)
 
 
@@ -109,7 +109,7 @@ def test_where_the_cluster_cannot_be_read_one_more_is_requested() -> None:
     found = burst(changed_facts(FACTS, room=0, room_unknown=True))
     assert found.replicas == 3
     assert found.reason.endswith(
-        "; limited to 3: room on the GPUs is unknown (cluster not read in time); one more is requested"
+        "; limited to 3: room on the GPUs is unknown (cluster not read in time), and one more is requested"
     )
 
 

@@ -1,6 +1,10 @@
 """The log of passes gives the same decisions again."""
 
 import random
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import msgspec
 
@@ -9,6 +13,8 @@ from tessera.core.serving.autoscaling.decisions import ScalingDecision, ScalingS
 from tessera.core.serving.autoscaling.recordedpass import RecordedPass, replay
 from tessera.core.serving.metrics.counters import Unmeasured
 from tessera.core.serving.metrics.load import Load
+
+PAGE = Path(__file__).parents[4] / "docs" / "autoscaling.md"
 
 
 def test_what_is_decided_from_the_log_is_what_was_decided() -> None:
@@ -42,3 +48,29 @@ def test_what_is_decided_from_the_log_is_what_was_decided() -> None:
 def test_a_pass_without_its_input_decides_nothing() -> None:
     (decision,) = replay([RecordedPass(at_s=0.0, facts=server_facts())])
     assert (decision.replicas, decision.reason) == (None, "not recorded; the replicas do not change")
+
+
+def test_the_program_of_the_page_reproduces_the_decisions_of_one_server(tmp_path: Path) -> None:
+    """Servers of one name in two namespaces are two servers."""
+    decided = dict[str, list[str]]()
+    log = list[bytes]()
+    states = {"ml": ScalingState(), "other": ScalingState()}
+    for number in range(40):
+        for namespace, in_flight in (("ml", 6), ("other", 70)):
+            at_s = 1e9 + 15.0 * number
+            facts = server_facts(replicas=2, max_replicas=9, started_s=(61.7,))
+            load = Load(
+                at_s=at_s, arrived=60 * number, completed=60 * number, served_s=180.0 * number, in_flight=in_flight,
+                replicas=2, ready=2,
+            )  # fmt: skip
+            states[namespace], decision = decide_replicas(states[namespace], facts, load, at_s)
+            decided.setdefault(namespace, []).append(f"{15 * number} s: {decision.replicas}, {decision.reason}")
+            recorded = RecordedPass.of(at_s, facts, load)
+            entry = {"event": "model_server_measured", "namespace": namespace, "server": "llm", "recorded": recorded}
+            log.append(msgspec.json.encode(entry))
+    assert decided["ml"] != decided["other"]
+    (tmp_path / "log").write_bytes(b"\n".join(log))
+    (program,) = (each for each in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "replay" in each)
+    for namespace, lines in decided.items():
+        command = [sys.executable, "-c", program, str(tmp_path / "log"), namespace, "llm"]
+        assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines() == lines

@@ -1,8 +1,10 @@
 """The objects beside the pods: services, budgets, monitors, autoscalers."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from builders.rendered import VLLM, pod_template, rendered
 from tessera.core.serving.annotations import SERVER_LABEL
@@ -26,6 +28,15 @@ def test_a_server_is_a_deployment_a_service_a_budget_and_a_monitor() -> None:
     assert found["PodDisruptionBudget"]["spec"]["selector"] == selector
     assert found["Service"]["spec"]["selector"] == selector["matchLabels"]
     assert selector["matchLabels"].items() <= pod_template()["metadata"]["labels"].items()
+
+
+def test_the_autoscaler_of_a_deployment_of_ones_own_scales_down_as_a_rendered_one() -> None:
+    """The page's example; up, the API server's default is what is rendered."""
+    page = (Path(__file__).parents[4] / "docs" / "autoscaling.md").read_text()
+    example = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])["spec"]
+    found = rendered({"replicas": {"max": 7}, "autoscaling": {"slots": 8}})["HorizontalPodAutoscaler"]["spec"]
+    assert example["behavior"]["scaleDown"].items() <= found["behavior"]["scaleDown"].items()
+    assert example["metrics"][0]["external"]["target"] == found["metrics"][0]["external"]["target"]
 
 
 def test_in_a_cluster_the_server_owns_them_without_a_right_to_its_finalizers() -> None:

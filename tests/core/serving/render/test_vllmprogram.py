@@ -11,7 +11,7 @@ from tessera.core.serving.render.vllmprogram import START, START_ALONE, START_SI
 
 NEED = {"memoryGiB": 20}
 TEMPLATES: dict[str, tuple[dict[str, Any], str]] = {
-    "vllm": ({"gpu": NEED, **VLLM}, "cf888cdb00be2cda"),
+    "vllm": ({"gpu": NEED, **VLLM}, "800e3d3868b9110b"),
     "vllm on a device of its own": ({"gpu": NEED | {"isolation": "hardware"}, **VLLM}, "095bd859baaf013b"),
     "vllm with a size": ({**VLLM, "args": ["--gpu-memory-utilization=0.4"]}, "12582794548f7d47"),
     "triton": ({"gpu": NEED}, "b43093c21f6b8b5f"),

@@ -194,19 +194,19 @@ def test_any_config_gives_the_memory_of_tessera_size_or_a_sentence(base: dict[st
     try:
         architecture = read_config(documents.one("", json.dumps(config))).architecture
     except InvalidInput:
-        assert re.match(r"--kv-cache-memory-bytes=\d+$|config.json: \w+ is no |the model has ", option), option
+        assert re.match(r"--kv-cache-memory-bytes=\d+$|config.json: \w+ is not a |the model has ", option), option
         return
     want = int(0.92 * (60000 << 20)) - (1 << 20) - overhead_bytes(architecture, Batch(256, 2048))
     assert option == f"--kv-cache-memory-bytes={want}" or (want <= 0 and "too little for a KV cache" in option)
 
 
 BROKEN: dict[str, tuple[dict[str, bytes], str]] = {
-    "no JSON": ({"config.json": b"{"}, "config.json is no JSON object"),
-    "no text": ({"config.json": b"\xff\xfe\xfd"}, "config.json is no JSON object"),
-    "a list": ({"config.json": b"[]"}, "config.json is no JSON object"),
-    "lists without end": ({"config.json": b"[" * 100_000}, "config.json is no JSON object"),
-    "a width that is a list": ({"config.json": b'{"intermediate_size": [1]}'}, "intermediate_size is no number"),
-    "an index that is none": ({"model.safetensors.index.json": b"3"}, "index.json is no JSON object"),
+    "no JSON": ({"config.json": b"{"}, "config.json is not a JSON object"),
+    "no text": ({"config.json": b"\xff\xfe\xfd"}, "config.json is not a JSON object"),
+    "a list": ({"config.json": b"[]"}, "config.json is not a JSON object"),
+    "lists without end": ({"config.json": b"[" * 100_000}, "config.json is not a JSON object"),
+    "a width that is a list": ({"config.json": b'{"intermediate_size": [1]}'}, "intermediate_size is not a number"),
+    "an index that is none": ({"model.safetensors.index.json": b"3"}, "index.json is not a JSON object"),
 }
 
 

@@ -19,9 +19,8 @@ from tessera.api.tessera.v1alpha1.objects import API_VERSION, Tally, subject_of
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import GPU_RESOURCE
 from tessera.core.serving import modelserver as core
-from tessera.core.serving.annotations import WAKE
-from tessera.core.serving.render import KIND
-from tessera.core.serving.serverstatus import ObservedServer, StatusFinding, desired_replicas, status_findings
+from tessera.core.serving.annotations import KIND, WAKE
+from tessera.core.serving.serverstatus import ServerProgress, StatusFinding, desired_replicas, status_findings
 from tessera.errors import InvalidInput, shown
 
 __all__ = [
@@ -215,7 +214,7 @@ def _ends_of_lines(value: object, path: str) -> Iterator[str]:
 
 def _check(spec: core.ModelServerSpec, subject: str) -> None:
     for path in _ends_of_lines(msgspec.to_builtins(spec), "spec"):
-        raise InvalidInput(f"{subject}: {path}", found="it ends with a line end", hint="remove that")
+        raise InvalidInput(f"{subject}: {path}", found="it ends with a newline", hint="remove it")
     for path, record in _ruled_parts(spec):
         for rule in RULES[type(record)]:
             if not rule.holds(record):
@@ -227,7 +226,7 @@ def _check(spec: core.ModelServerSpec, subject: str) -> None:
             found = f"{shown(name)} is the name of env[{first}] too"
             raise InvalidInput(f"{subject}: spec.env[{place}].name", found=found, hint="remove one of the two")
     if spec.replicas.min_replicas == 0 and spec.autoscaling.metric == "queue-time":
-        found = "it is 0, and metric queue-time is measured in pods, so that nothing would begin the first"
+        found = "0 replicas need metric tessera: queue-time is measured in pods, so nothing would start the first one"
         raise InvalidInput(f"{subject}: spec.replicas.min", found=found, hint="set at least 1")
     scaled = (spec.replicas.max_replicas or max(1, spec.replicas.min_replicas)) > spec.replicas.min_replicas
     if scaled and spec.engine == "triton" and spec.autoscaling.metric == "tessera" and spec.autoscaling.slots is None:
@@ -241,7 +240,7 @@ def _check(spec: core.ModelServerSpec, subject: str) -> None:
 
 
 def server_status(
-    former: ModelServerStatus, generation: int, observed: ObservedServer, now: dt.datetime
+    former: ModelServerStatus, generation: int, observed: ServerProgress, now: dt.datetime
 ) -> ModelServerStatus:
     """Return the status of a valid server; the same observation gives the same status."""
     deployment, conditions = observed.deployment, status_findings(observed)

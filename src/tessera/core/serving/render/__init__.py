@@ -8,6 +8,6 @@ connections.
 """
 
 from tessera.core.serving.render.job import job
-from tessera.core.serving.render.objects import KIND, StartedReplicas, render
+from tessera.core.serving.render.objects import StartedReplicas, render
 
-__all__ = ["KIND", "StartedReplicas", "job", "render"]
+__all__ = ["StartedReplicas", "job", "render"]

@@ -1,11 +1,11 @@
 """The Kubernetes objects of a model server: Deployment, Service, disruption budget, monitor, autoscaler."""
 
 import datetime as dt
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from tessera.core.serving.annotations import IDLE, ONE_BY_ONE, SERVER_LABEL, SLOTS, WAKE
+from tessera.core.serving.annotations import IDLE, KIND, ONE_BY_ONE, SERVER_LABEL, SLOTS, WAKE
 from tessera.core.serving.autoscaling.hpa import ScalingRules
 from tessera.core.serving.autoscaling.hpabehavior import scaling_behavior
 from tessera.core.serving.metrics.load import PASS_S
@@ -18,9 +18,7 @@ from tessera.core.workload.need import Isolation
 from tessera.core.workload.tesseranames import API_VERSION
 from tessera.errors import InvalidInput
 
-__all__ = ["KIND", "StartedReplicas", "render", "server_object"]
-
-KIND: Final = "ModelServer"
+__all__ = ["StartedReplicas", "render", "server_object"]
 
 
 class StartedReplicas(msgspec.Struct, frozen=True):

@@ -73,7 +73,7 @@ def _document(documents: Mapping[str, bytes], name: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise SystemExit(f"{name} is no JSON object: mend it, or give --kv-cache-memory-bytes in spec.args")
+        raise SystemExit(f"{name} is not a JSON object: fix it, or set --kv-cache-memory-bytes in spec.args")
     return found
 
 
@@ -85,7 +85,7 @@ def _number(config: Mapping[str, Any]) -> Number:
             return default or 0
         if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= most:
             raise SystemExit(
-                f"config.json: {name} is no number from 0 to {most}: give --kv-cache-memory-bytes in spec.args"
+                f"config.json: {name} is not a number from 0 to {most}: set --kv-cache-memory-bytes in spec.args"
             )
         return found or default or 0
 
