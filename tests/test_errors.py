@@ -14,6 +14,8 @@ BRANCHES = {each.__name__ for each in (InvalidInput, Conflict, Unavailable, Unsu
 PHRASE = re.compile(r"(no|none|nothing|neither|it|its|there|another|several) ", re.IGNORECASE)
 """How a cause begins that is no value: `no answer is not an answer` helps nobody."""
 NOUN = re.compile(r"(a|an) |\w+ing ")
+NO_VERB = re.compile(r"(known|pending|nodes|those|it has|there are|none)\b")
+"""How a list begins that leaves open what to do with it."""
 LIMIT = re.compile(r"\b(not|more than|cannot|need|needed)\b")
 """What a cause has that itself says what would be accepted."""
 
@@ -25,6 +27,26 @@ def text_of(node: ast.expr | None) -> str:
     if isinstance(node, ast.JoinedStr):
         return "".join(text_of(each) if isinstance(each, ast.Constant) else "X" for each in node.values)
     return ""
+
+
+def texts_of(node: ast.expr) -> Iterator[str]:
+    """Yield the text of a literal, or those of a choice between literals."""
+    if isinstance(node, ast.IfExp):
+        yield from texts_of(node.body)
+        yield from texts_of(node.orelse)
+    elif text := text_of(node):
+        yield text
+
+
+def hints() -> Iterator[tuple[str, str]]:
+    """Yield the place and the text of each fix that any call is given, also by a variable `hint`."""
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            given = [each.value for each in node.keywords if each.arg == "hint"] if isinstance(node, ast.Call) else []
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "hint":
+                given = [node.value]
+            place = path.relative_to(ROOT)
+            yield from ((f"{place}:{each.lineno}", text) for each in given for text in texts_of(each))
 
 
 def raised() -> Iterator[tuple[str, dict[str, ast.expr]]]:
@@ -83,3 +105,10 @@ def test_a_fix_says_what_to_do() -> None:
     """`give --cluster FILE`, not `a cluster` or `giving --cluster FILE`."""
     fixes = [(place, text_of(named["hint"])) for place, named in SITES if "hint" in named and "expected" not in named]
     assert [(place, text) for place, text in fixes if NOUN.match(text)] == []
+
+
+def test_a_list_says_what_to_do_with_it() -> None:
+    """`name one of a, b`, not `known are a, b`, in every error, however it is made."""
+    fixes = tuple(hints())
+    assert len(fixes) > 500
+    assert [(place, text) for place, text in fixes if NO_VERB.match(text)] == []

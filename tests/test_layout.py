@@ -34,7 +34,7 @@ BY_PACKAGE = {
     "cli/explain": "pod tables",
     "cli": "inputs nodeoptions",
     "cli/inspect": "bar devices summary",
-    "cli/mig": "node poddevices tables",
+    "cli/mig": "deviceusers node tables",
     "cli/processes": "agent controller disk_agent metrics metricsoptions peeroptions prometheusoptions server",
     "cli/sim_gpus": "tables",
     "cli/usage": "agents history tables top",

@@ -117,8 +117,8 @@ def plan(
         _documents(pods),
         share_unit,
     )
-    made = core.plan(snapshot, policy=policy, exact=exact, budget=TimeBudget(limit_s))
-    return document(made)
+    planned = core.plan(snapshot, policy=policy, exact=exact, budget=TimeBudget(limit_s))
+    return document(planned)
 
 
 def _each(given: FleetInput | Sequence[FleetInput]) -> Sequence[FleetInput]:

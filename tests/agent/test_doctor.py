@@ -18,7 +18,7 @@ from tessera.core.cluster.mpstargets import MpsTarget
 from tessera.core.node.doctor import CheckResult, checks
 from tessera.core.node.liststrategies import ListStrategies
 from tessera.core.node.mpslifecycle import DaemonRecord
-from tessera.errors import Unavailable
+from tessera.errors import Unavailable, Unsupported
 
 pytestmark = pytest.mark.anyio
 
@@ -35,8 +35,8 @@ def listening(*paths: Path) -> Iterator[None]:
 
 
 async def test_a_bare_machine(places: DoctorPaths) -> None:
-    seen = await look(places, "no libnvidia-ml.so.1")
-    assert (seen.inventory, seen.driver_problem) == (None, "no libnvidia-ml.so.1")
+    seen = await look(places, Unsupported("NVML", found="no libnvidia-ml.so.1", hint="install it"))
+    assert (seen.inventory, seen.driver_problem, seen.driver_fix) == (None, "no libnvidia-ml.so.1", "install it")
     assert [each.problem for each in (*seen.kubelet, seen.runtime.socket)] == ["No such file or directory"] * 3
     assert not any(each.exists for each in (seen.shm, seen.mps_root, seen.plugin_folder, *seen.cdi_folders))
     assert (seen.mps_program, seen.mps_desired, seen.node) == ("", False, None)
@@ -170,7 +170,7 @@ async def test_daemons_that_are_gone(places: DoctorPaths) -> None:
     )
     seen = await look(places, driver)
     assert seen.processes == ((uuid, 77),)
-    assert (await look(places, "no driver")).processes == ()
+    assert (await look(places, Unsupported("NVML", found="no driver"))).processes == ()
     daemons = seen.daemons
     assert [(each.key, each.problem) for each in daemons] == [
         ("GPU-0", "its process has ended"),

@@ -18,6 +18,13 @@ CALLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("plan", "--gpus", "8xH100-80GB", "-f", f"{EXAMPLES}/1-job-of-60-slices/job.yaml"),
         ("ISOLATION", "ALLOCATED"),
     ),
+    "a plan of shares": (
+        (
+            *("plan", "--cluster", f"{EXAMPLES}/6-mixed-fleet/fleet.yaml"),
+            *("-f", f"{EXAMPLES}/6-mixed-fleet/workloads.yaml"),
+        ),
+        ("22.4 GiB ", " 42 %", " 14 %", " 40 %"),
+    ),
     "GPU usage": (("inspect", "--cluster", f"{EXAMPLES}/7-gpu-usage/cluster.yaml"), ("ALLOCATED", "FRAGMENTED")),
     "a simulation": (("simulate", "synthetic", "--nodes", "2"), ("GPU demand dropped %",)),
 }
@@ -30,6 +37,7 @@ def test_a_table_fits_80_columns(arguments: tuple[str, ...], whole: tuple[str, .
     assert result.exit_code == 0, result.output
     assert [line for line in result.stdout.splitlines() if len(line.rstrip()) > 80 and "https://" not in line] == []
     assert [text for text in whole if text not in result.stdout] == []
+    assert [line for line in result.stdout.splitlines() if line != line.rstrip()] == []
 
 
 def test_a_column_that_nobody_fills_is_not_shown() -> None:

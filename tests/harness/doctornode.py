@@ -5,12 +5,16 @@ from tessera.agent.sharing import MpsDaemons, MpsSettings
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import MemoryKube
 from tessera.core.node.doctor import HostFacts
+from tessera.errors import TesseraError
 
 NODE = "n1"
 
 
 async def look(
-    places: DoctorPaths, driver: MemoryDriver | str | None = None, kube: MemoryKube | None = None, node: str = NODE
+    places: DoctorPaths,
+    driver: MemoryDriver | TesseraError | None = None,
+    kube: MemoryKube | None = None,
+    node: str = NODE,
 ) -> HostFacts:
     given = MemoryDriver.of("T4") if driver is None else driver
     settings = MpsSettings(root=places.mps_root, program=str(places.mps_root / "program"))

@@ -88,7 +88,7 @@ def _moved(path: Path | tuple[Path, ...], root: Path) -> Path | tuple[Path, ...]
 
 
 async def observe(
-    places: DoctorPaths, driver: GpuDriver | str, mps: MpsDaemons, kube: Kube | None = None, node: str = ""
+    places: DoctorPaths, driver: GpuDriver | TesseraError, mps: MpsDaemons, kube: Kube | None = None, node: str = ""
 ) -> HostFacts:
     """Return the facts that the checks need.
 
@@ -101,7 +101,7 @@ async def observe(
 
     """
     # 1. What the driver and the API server report about the node.
-    inventory, driver_problem = await _inventory(driver)
+    inventory, no_driver = await _inventory(driver)
     found, node_problem = await _node(kube, node)
     marks = NodeMarks(labels=labels_of(found), annotations=annotations_of(found)) if found is not None else None
     policy = await _policy(kube, node)
@@ -113,7 +113,8 @@ async def observe(
     kubelet = (places.plugins / "kubelet.sock", places.pod_resources)
     return HostFacts(
         inventory=inventory,
-        driver_problem=driver_problem,
+        driver_problem=no_driver.cause if no_driver else "",
+        driver_fix=no_driver.hint if no_driver else "",
         mps_desired=inventory is not None and _is_mps_desired(inventory, node_sharing),
         mps_program=mps.program,
         user_id=os.geteuid(),
@@ -138,18 +139,18 @@ async def observe(
     )
 
 
-async def _inventory(driver: GpuDriver | str) -> tuple[Inventory | None, str]:
-    if isinstance(driver, str):
+async def _inventory(driver: GpuDriver | TesseraError) -> tuple[Inventory | None, TesseraError | None]:
+    if isinstance(driver, TesseraError):
         return None, driver
     try:
-        return await driver.inventory(), ""
+        return await driver.inventory(), None
     except TesseraError as error:
-        return None, error.cause
+        return None, error
 
 
-async def _processes(driver: GpuDriver | str, gpus: Iterable[str]) -> tuple[tuple[str, int], ...]:
+async def _processes(driver: GpuDriver | TesseraError, gpus: Iterable[str]) -> tuple[tuple[str, int], ...]:
     """Return the processes on these GPUs, as far as the driver reports them."""
-    if isinstance(driver, str):
+    if isinstance(driver, TesseraError):
         return ()
     found: list[tuple[str, int]] = []
     for gpu in gpus:

@@ -145,7 +145,9 @@ class Field:
         """
         for key, field in self.members():
             if key not in keys:
-                raise InvalidInput(field.subject, found="it is an unknown field", hint=f"known are {', '.join(keys)}")
+                raise InvalidInput(
+                    field.subject, found="it is an unknown field", hint=f"remove it, or write one of {', '.join(keys)}"
+                )
         return self
 
     def read(self, reader: Callable[[object, str], Number], default: Number | None = None) -> Number:

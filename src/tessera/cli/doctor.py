@@ -132,12 +132,12 @@ async def _observed(given: _Given) -> HostFacts:
         )
 
 
-async def _driver(stack: contextlib.AsyncExitStack) -> GpuDriver | str:
+async def _driver(stack: contextlib.AsyncExitStack) -> GpuDriver | TesseraError:
     """Return the driver, or why there is none."""
     try:
         return await stack.enter_async_context(await NvmlDriver.open())
     except TesseraError as error:
-        return str(error)
+        return error
 
 
 def _print(checks: tuple[Check, ...], console: Console) -> None:

@@ -114,14 +114,13 @@ def _print(facts: dict[str, Any], output: str) -> None:
         table.add_row(row["gpu"], row["profile"] or "whole", str(row["memory_mib"]), *cells)
     console.print(trimmed(table))
     if alike := dict.fromkeys(f"{each} as {row['profile']}" for row in facts["devices"] for each in row["alike"]):
-        console.print(f"profiles of the same memory: {', '.join(alike)}", highlight=False)
+        console.print(trimmed(f"profiles of the same memory: {', '.join(alike)}"))
     weights, each = facts["weight_bytes"] / _GIB, facts["kv_bytes_per_sequence"] / _GIB
-    console.print(
-        f"{facts['parameters'] / 1e9:.2f}B parameters in {facts['dtype']}, {weights:.2f} GiB; "
-        f"a sequence of {facts['context']:,} tokens takes {each:.3f} GiB of KV cache"
-    )
+    model_size = f"{facts['parameters'] / 1e9:.2f}B parameters in {facts['dtype']}, {weights:.2f} GiB"
+    sequence = f"a sequence of {facts['context']:,} tokens takes {each:.3f} GiB of KV cache"
+    console.print(trimmed(f"{model_size}; {sequence}"))
     first, *further = (f"{each['memory_gib']} for {each['sequences']}" for each in facts["requests"])
-    console.print(f"memoryGiB to request: {first} sequence of this length, {', '.join(further)}", highlight=False)
+    console.print(trimmed(f"memoryGiB to request: {first} sequence of this length, {', '.join(further)}"))
     console.print(trimmed(*(f"note: {note}" for note in facts["notes"])))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.mpsnodes import Bench
-from tessera.agent.sharing.processes import identity
+from tessera.agent.sharing.detachedprocesses import identity
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from harness.mpsnodes import Bench
+from tessera.agent.sharing.detachedprocesses import gone, identity, ran
 from tessera.agent.sharing.mpsprocesses import MpsDaemons, MpsSettings
-from tessera.agent.sharing.processes import gone, identity, ran
 from tessera.core.gpu.inventory import ComputeMode
 from tessera.core.node.mpslifecycle import DaemonState
 from tessera.errors import Unavailable

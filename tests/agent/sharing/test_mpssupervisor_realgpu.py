@@ -19,9 +19,9 @@ import pytest
 
 from builders.shares import share
 from harness.realgpu import OUT_OF_MEMORY, PROGRAM, CudaProgram, ReadOnlyDriver, RealGpu, note, program
+from tessera.agent.sharing.detachedprocesses import ran
 from tessera.agent.sharing.mpsprocesses import MpsDaemons, MpsSettings
 from tessera.agent.sharing.mpssupervisor import MpsSupervisor
-from tessera.agent.sharing.processes import ran
 from tessera.core.cluster.mpstargets import MpsTarget
 from tessera.core.deviceplugin.containers.edits import CONTAINER_PIPE, HostPlaces, edits
 from tessera.core.gpu.inventory import GpuFacts

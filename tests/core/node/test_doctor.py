@@ -73,6 +73,14 @@ def test_a_sound_node_has_no_complaint() -> None:
     assert len(checks(SOUND)) == 15
 
 
+@pytest.mark.parametrize(
+    ("fix", "want"), [("load it", "load it"), ("", "install NVIDIA's driver, or let the process see")]
+)
+def test_why_there_is_no_driver_has_one_fix(fix: str, want: str) -> None:
+    found = checks(host_facts(inventory=None, driver_problem="not loaded", driver_fix=fix))[0]
+    assert (found.found, found.advice.startswith(want)) == ("not loaded", True)
+
+
 INCOMPLETE = (Placement(0, 4, "3g.20gb"),)
 SERVED = (Daemon(key="GPU-0", gpu="GPU-0", exclusive=True),)
 EXCLUSIVE = node_of(gpu(0, compute_mode=ComputeMode.EXCLUSIVE_PROCESS))

@@ -141,7 +141,7 @@ async def test_kube_apiserver_learns_that_groups_are_served_one_by_one(
 
 async def test_an_unknown_external_metric_is_empty_with_a_warning(server: MetricsServer) -> None:
     headers = await server.headers(f"{EXTERNAL}/namespaces/ns/foo")
-    want = '299 - "external metric foo: there is no such metric: those served are my-external-metric"'
+    want = '299 - "external metric foo: there is no such metric: request one of my-external-metric"'
     assert headers["warning"] == want
 
 
@@ -149,7 +149,7 @@ REASONS = {
     "no such metric": (
         f"{CUSTOM}/namespaces/ns/pods/*/other",
         404,
-        "metric other of pods: there is no such metric: those served are some-metric",
+        "metric other of pods: there is no such metric: request one of some-metric",
     ),
     "no series with such labels": (
         f"{EXTERNAL}/namespaces/ns/my-external-metric?labelSelector=foo%3Dx",

@@ -47,9 +47,9 @@ async def test_all_are_listed_once() -> None:
 
 
 async def test_an_unknown_metric_is_refused_with_the_metrics_of_its_resource() -> None:
-    with pytest.raises(MetricAbsent, match="metric a of nodes: there is no such metric: those served are none"):
+    with pytest.raises(MetricAbsent, match="metric a of nodes: there is no such metric: add a rule that serves it"):
         await BOTH.values(Custom(version="v1beta1", resource="nodes", metric="a"))
-    with pytest.raises(MetricAbsent, match="external metric d: there is no such metric: those served are a, b, c"):
+    with pytest.raises(MetricAbsent, match="external metric d: there is no such metric: request one of a, b, c"):
         await BOTH.series(External(namespace="ns", metric="d"))
 
 

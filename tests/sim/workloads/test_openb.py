@@ -112,10 +112,10 @@ def test_a_wrong_node_list_is_one_clear_error(tmp_path: Path, nodes: str, want: 
 def test_a_missing_folder_file_or_trace_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="nowhere: there is no such folder"):
         openb.read(tmp_path / "nowhere", "tiny")
-    with pytest.raises(InvalidInput, match=r"none: the folder has no openb_pod_list_\*\.csv"):
+    with pytest.raises(InvalidInput, match=r"name a folder with openb_pod_list_\*\.csv"):
         openb.read(tmp_path, "tiny")
     folder_with(tmp_path, "p,1,1,0,0,")
-    with pytest.raises(InvalidInput, match='"huge": it has tiny'):
+    with pytest.raises(InvalidInput, match='"huge": name one of tiny'):
         openb.read(tmp_path, "huge")
     (tmp_path / openb.NODE_FILE).unlink()
     with pytest.raises(InvalidInput, match=f"{openb.NODE_FILE}: No such file"):

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from tessera.agent.nodefiles import write_through
-from tessera.agent.sharing.processes import ran
+from tessera.agent.sharing.detachedprocesses import ran
 from tessera.errors import Unavailable
 
 __all__ = ["RebootRecord", "reboot"]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tessera.agent.pods.nodepods import NodePods
-from tessera.agent.sharing import MemoryKeeper, MpsSettings, MpsSupervisor, PowerKeeper, systemd_cgroups
+from tessera.agent.sharing import MemoryCaps, MpsSettings, MpsSupervisor, PowerKeeper, systemd_cgroups
 from tessera.clients.gpu import GpuDriver
 from tessera.core.cluster.enforcement import enforceable
 from tessera.core.cluster.mpstargets import mps_key, mps_targets
@@ -47,7 +47,7 @@ class Enforcer:
 
     def __init__(self, driver: GpuDriver, mps: MpsSettings, state: Path, log: Logger) -> None:
         self._mps = MpsSupervisor(driver, mps, log)
-        self._memory = MemoryKeeper(driver, log)
+        self._memory = MemoryCaps(driver, log)
         self._power = PowerKeeper(driver, state / "power.json", log)
         self._daemons: tuple[DaemonState, ...] = ()
         self.problems: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.nodefiles import write_through
-from tessera.agent.sharing.processes import belongs, identity, launch, ran, same_files, variable
+from tessera.agent.sharing.detachedprocesses import belongs, identity, launch, ran, same_files, variable
 from tessera.api.tessera.node.settingsfiles import read_daemon, write_daemon
 from tessera.core.cluster.mpstargets import MpsTarget
 from tessera.core.gpu.inventory import ComputeMode

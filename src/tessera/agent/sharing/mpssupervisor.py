@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
+from tessera.agent.sharing.detachedprocesses import end, gone
+from tessera.agent.sharing.leavepod import leave_pod
 from tessera.agent.sharing.mpsprocesses import MpsDaemons, MpsSettings, running
-from tessera.agent.sharing.podcgroup import leave_pod
-from tessera.agent.sharing.processes import end, gone
 from tessera.clients.gpu import GpuDriver
 from tessera.core.cluster.mpstargets import MpsTarget
 from tessera.core.gpu.inventory import ComputeMode, GpuFacts, Inventory

@@ -25,8 +25,8 @@ AMOUNTS = (GPU_MEMORY, GPU_COMPUTE, GPU_COUNT, SHARE_MEMORY)
 OPT_OUT = "tessera.dev/scheduling"
 """Label of a pod: `"false"` leaves one for devices by name to the default scheduler. Set by users; read by admission,
 which routes pods to `tessera-scheduler`."""
-_CHOOSY = (GPU_MODEL, ISOLATION)
-"""Annotations that restrict which devices of its name serve an exact request."""
+_RESTRICTING = (GPU_MODEL, ISOLATION)
+"""Annotations that restrict which devices serve an exact request."""
 _DEVICES = "nvidia.com/"
 _SYSTEM = ("kube-system", NAMESPACE)
 _DEFAULT = ("", "default-scheduler")
@@ -40,15 +40,17 @@ class _Resources(msgspec.Struct, frozen=True):
 class _Container(msgspec.Struct, frozen=True):
     resources: _Resources | None = None
 
-    def asks(self, *, choosy: bool) -> bool:
+    def requests_amount(self, *, restricted: bool) -> bool:
         """Return whether it requests an amount, even zero, of which `tessera-scheduler` reports what is wrong.
 
         Args:
-            choosy: whether the pod restricts the devices of a name, so that the name alone does not do.
+            restricted: whether the pod restricts the devices of a name, so that the name alone does not do.
 
         """
         limits = (self.resources and self.resources.limits) or {}
-        return not limits.keys().isdisjoint(AMOUNTS) or (choosy and any(name.startswith(_DEVICES) for name in limits))
+        return not limits.keys().isdisjoint(AMOUNTS) or (
+            restricted and any(name.startswith(_DEVICES) for name in limits)
+        )
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -120,8 +122,11 @@ def is_routed(pod: Mapping[str, Any], namespace: str) -> bool:
     if spec.node_name or (spec.scheduler_name or "") not in _DEFAULT:
         return False
     annotations = (read.metadata and read.metadata.annotations) or {}
-    choosy = labels.get(OPT_OUT) != "false" and not annotations.keys().isdisjoint(_CHOOSY)
-    return any(each.asks(choosy=choosy) for each in (*(spec.containers or ()), *(spec.init_containers or ())))
+    restricted = labels.get(OPT_OUT) != "false" and not annotations.keys().isdisjoint(_RESTRICTING)
+    return any(
+        each.requests_amount(restricted=restricted)
+        for each in (*(spec.containers or ()), *(spec.init_containers or ()))
+    )
 
 
 def read_review(body: bytes) -> Review:

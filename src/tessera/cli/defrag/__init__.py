@@ -219,7 +219,7 @@ def _waiting(cluster: Cluster, names: Sequence[str]) -> tuple[Pod, ...]:
             raise InvalidInput(
                 f"pod {name}",
                 found="no pending pod has this namespace and name",
-                hint=f"pending are {', '.join([*waiting][:_MOST_NAMED])}" if waiting else "give -f or --resource",
+                hint=f"name one of {', '.join([*waiting][:_MOST_NAMED])}" if waiting else "give -f or --resource",
             )
     return tuple(waiting[PodKey(name)] for name in names) if names else cluster.snapshot.pending
 

@@ -16,7 +16,7 @@ from tessera.agent.pods.evictions import Evict, Evictions
 from tessera.agent.settings import Paths
 from tessera.api import documents
 from tessera.api.nvidia import migparted
-from tessera.cli.mig.poddevices import NodeCluster, PodDevicesReader, Record
+from tessera.cli.mig.deviceusers import NodeCluster, PodDevicesReader, Record
 from tessera.clients.gpu import GpuDriver, NvmlDriver
 from tessera.clients.kube import PODS, HttpKube, Kube
 from tessera.clients.kubelet import PodResources

@@ -1,6 +1,7 @@
 """A plan as tables for a terminal: placed pods, every GPU as one line, pending pods, warnings, the totals."""
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -130,7 +131,7 @@ def _placed(plan: Plan, drawn: DrawnFleet) -> Table:
             _key(workload),
             _name(workload),
             f"{len(members):,}",
-            gets,
+            _Amounts(gets),
             isolation,
             Text(clean(where(members, unrecorded))),
         )
@@ -146,6 +147,28 @@ def _gets(shares: tuple[Share, ...]) -> tuple[str, str]:
     words = " + ".join(f"{count} \u00d7 {one}" if count > 1 else one for one, count in counts.items())
     order = ("none", "driver", "hardware")
     return words, min((share.isolation.value for share in shares), key=order.index)
+
+
+class _Amounts(msgspec.Struct, frozen=True):
+    """The shares of a pod, folded between amounts: none is separated from its unit."""
+
+    words: str
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """Return the least and the most characters it takes."""
+        return Text(self.words).__rich_measure__(console, options)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Give its lines."""
+        del console
+        first, *others = re.split(r"(?<=,) | (?=\+ )", self.words)
+        lines = [first]
+        for part in others:
+            if len(f"{lines[-1]} {part}") <= options.max_width:
+                lines[-1] += f" {part}"
+            else:
+                lines.append(part)
+        yield Text("\n".join(lines))
 
 
 def _share_words(share: Share) -> str:

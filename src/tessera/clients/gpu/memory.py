@@ -297,14 +297,14 @@ class MemoryDriver:
         """Create an instance at exactly this place."""
         async with self._call("create_instance", gpu) as call:
             check_room(call.facts, placement)
-            made = self._make(call.facts, placement)
+            created = self._make(call.facts, placement)
             if call.half_done:
                 self._change(gpu, incomplete=tuple(sorted((*call.facts.incomplete, placement))))
             else:
-                instances = sorted((*call.facts.instances, made), key=lambda each: each.placement)
+                instances = sorted((*call.facts.instances, created), key=lambda each: each.placement)
                 self._change(gpu, instances=tuple(instances))
             self._feed.publish(GpuEvent(gpu=gpu))
-        return made
+        return created
 
     def _make(self, facts: GpuFacts, placement: Placement) -> Instance:
         profile = next(each for each in facts.model.profiles if each.name == placement.profile)

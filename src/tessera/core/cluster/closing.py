@@ -2,8 +2,8 @@
 
 New pods are allocated nothing on an unhealthy GPU. An unhealthy MIG instance is reserved: it is not allocated, and not
 destroyed for other devices, so that its GPU serves neither as a whole nor by amounts. The planner, the scheduler's
-ledger and the controller all ask here. The ledger closes a GPU whose allocations conflict by itself; for a planner,
-who takes no impossible allocations, it is one that has only the allocations that are possible together.
+ledger and the controller all ask here. The ledger closes a GPU whose allocations conflict by itself; a planner
+is given only allocations that are possible together.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

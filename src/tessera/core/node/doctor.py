@@ -127,6 +127,9 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     inventory: Inventory | None = None
     driver_problem: str = ""
+    """Why there is no inventory."""
+    driver_fix: str = ""
+    """What to do about it; empty where the driver does not say."""
     processes: tuple[tuple[str, int], ...] = ()
     """GPU UUIDs and the processes on them, of GPUs with MPS daemons."""
     mps_desired: bool = False
@@ -201,7 +204,7 @@ _LOST = "drain the node and reset the GPU or reboot; `dmesg | grep Xid` shows wh
 def _driver(host: HostFacts) -> Iterator[Check]:
     if host.inventory is None:
         advice = "install NVIDIA's driver, or let the process see libnvidia-ml.so.1 and /dev/nvidia*"
-        yield _failed("driver", host.driver_problem, advice)
+        yield _failed("driver", host.driver_problem, host.driver_fix or advice)
         return
     gpus, version = _gpus(host), host.inventory.driver
     if not gpus:

@@ -1,9 +1,9 @@
 """Obstacles: why a pod does not fit on a node, with a cause for programs and a text for people.
 
-`Obstacles` finds those of devices for thousands of nodes at once, as a code for each node (`obstaclecodes`), in few and
-short texts; `firstobstacle` has those of
-the node, and names the one that counts where there are several. The scheduler extender prints the texts of devices;
-`tessera plan` and `tessera explain pod` print all of them.
+`Obstacles` finds what prevents devices, for thousands of nodes at once, as a code for each node (`obstaclecodes`), in
+few and short texts. `firstobstacle` adds obstacles of the node itself, as its CPU and taints, and names the one that
+counts where there are several. The scheduler extender prints the texts of devices; `tessera plan` and
+`tessera explain pod` print all of them.
 """
 
 import enum

@@ -215,8 +215,8 @@ def _packed(snapshot: Snapshot, policy: str, progress: Progress) -> tuple[Assign
 
         scarce = {need: (float(_able(need, kinds)), *large[need]) for need in mix}
         small = {need: tuple(-each for each in large[need]) for need in mix}
-        made = [(best, large), *((again(ease), ease) for ease in (scarce, small))]
-        best, ease = max(made, key=lambda found: _worth(snapshot, found[0]))
+        plans = [(best, large), *((again(ease), ease) for ease in (scarce, small))]
+        best, ease = max(plans, key=lambda found: _worth(snapshot, found[0]))
         placed = {assignment.pod for assignment in best}
         pending = dict.fromkeys(pod.need for pod in snapshot.pending if pod.key not in placed)
         others = (again({**ease, need: _FIRST}) for need in tuple(pending)[:_PUT_FIRST])

@@ -157,11 +157,11 @@ class _Search:
         proved = True
         for number in range(_MOST_TRIES):
             progress("trying fleets", number, _MOST_TRIES)
-            made = self._planned(counts)
-            if not made.pending:
-                return self._used(counts, made)
+            planned = self._planned(counts)
+            if not planned.pending:
+                return self._used(counts, planned)
             self._failed.append(counts)
-            proved = proved and made.bound is not None and made.bound.at_most < len(self.pods)
+            proved = proved and planned.bound is not None and planned.bound.at_most < len(self.pods)
             counts, bound = self._cheapest(self.pods)
             self.at_least = max(self.at_least, bound) if proved else self.at_least
         return self._without_spare(self._with_more(counts, progress), progress)
@@ -178,10 +178,10 @@ class _Search:
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Return the plan of a snapshot, by the integer program too where the policy does not place all pods."""
-        made = plan(snapshot, policy=self.rules.policy)
-        if made.pending and self.rules.exact and self._budget.left_s > 0:
-            made = plan(snapshot, policy=self.rules.policy, exact=True, budget=self._next_budget())
-        return made
+        planned = plan(snapshot, policy=self.rules.policy)
+        if planned.pending and self.rules.exact and self._budget.left_s > 0:
+            planned = plan(snapshot, policy=self.rules.policy, exact=True, budget=self._next_budget())
+        return planned
 
     def _next_budget(self) -> TimeBudget:
         """Return the time limit of the next integer program."""
@@ -200,9 +200,9 @@ class _Search:
         """Return a fleet with nodes added until it holds the pods."""
         self._failed.clear()
         # Ends: at the latest when each pod has an empty node that can hold it, and then the planner places it.
-        while made := self._planned(counts).pending:
-            progress("adding nodes", len(self.pods) - len(made), len(self.pods))
-            waiting = {each.pod for each in made}
+        while pending := self._planned(counts).pending:
+            progress("adding nodes", len(self.pods) - len(pending), len(self.pods))
+            waiting = {each.pod for each in pending}
             more, _ = self._cheapest([pod for pod in self.pods if pod.key in waiting])
             counts = tuple(a + b for a, b in zip(counts, more, strict=True))
         return counts

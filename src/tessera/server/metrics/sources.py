@@ -74,5 +74,6 @@ _MOST_SHOWN = 20
 
 def _unknown(subject: str, served: Sequence[str]) -> MetricAbsent:
     more = ", ..." if len(served) > _MOST_SHOWN else ""
-    names = ", ".join(served[:_MOST_SHOWN]) or "none"
-    return MetricAbsent(subject, found="there is no such metric", hint=f"those served are {names}{more}")
+    known = f"request one of {', '.join(served[:_MOST_SHOWN])}{more}"
+    hint = known if served else "add a rule that serves it (--adapter-rules)"
+    return MetricAbsent(subject, found="there is no such metric", hint=hint)

@@ -66,8 +66,8 @@ def read(folder: Path, trace: str) -> Trace:
         )
     known = traces(folder)
     if trace not in known:
-        accepted = ", ".join(known) or f"none: the folder has no {_POD_FILE.format(trace='*')}"
-        raise InvalidInput(f"trace of {folder}", found=f'the folder has no trace "{trace}"', hint=f"it has {accepted}")
+        hint = f"name one of {', '.join(known)}" if known else f"name a folder with {_POD_FILE.format(trace='*')}"
+        raise InvalidInput(f"trace of {folder}", found=f'the folder has no trace "{trace}"', hint=hint)
     nodes = read_nodes(folder / NODE_FILE)
     return Trace.of(trace, nodes, read_pods(folder / _POD_FILE.format(trace=trace)))
 

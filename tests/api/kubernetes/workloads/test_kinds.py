@@ -578,7 +578,7 @@ REFUSED = {
     ),
     "a misspelled field of resources": (
         manifest(NIM, "NIMService", "{resources: {limit: {nvidia.com/gpu: 1}}}"),
-        "spec.resources.limit: it is an unknown field: known are limits, requests, claims",
+        "spec.resources.limit: it is an unknown field: remove it, or write one of limits, requests, claims",
     ),
     "a second container of KServe without a name": (
         manifest(KSERVE, "InferenceService", "{predictor: {containers: [{image: x}, {image: y}]}}"),

@@ -226,7 +226,7 @@ BAD_DOCUMENTS = {
     ),
     "a misspelled field of resources": (
         "kind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: m, resources: {limit: {nvidia.com/gpu: 1}}}]}\n",
-        "spec.containers[0].resources.limit: it is an unknown field: known are limits, requests, claims",
+        "resources.limit: it is an unknown field: remove it, or write one of limits, requests, claims",
     ),
     "a placeholder of a template": (
         workload("Deployment", spec="replicas: '{{ .Values.replicas }}'"),

@@ -224,7 +224,7 @@ REFUSED = {
     "a bad name": ("nodes: [{name: ../a}]\n", "'../a' is not a name of lower-case letters"),
     "an unknown field": (
         "nodes: [{name: a, gpu: 1}]\n",
-        "nodes[0].gpu: it is an unknown field: known are name",
+        "nodes[0].gpu: it is an unknown field: remove it, or write one of name",
     ),
     "an unknown field of the fleet": ("nodes: []\nx: 1\n", "x: it is an unknown field"),
     "another version": ("apiVersion: v1\nkind: Fleet\nnodes: []\n", "apiVersion: 'v1' is not one of the words"),

@@ -225,7 +225,7 @@ def test_a_refusal_says_what_is_in_the_way(
         pytest.param(
             at(H100, ("2g.20gb", 4)),
             at(H100, ("2g.20gb", 2)),
-            "used MIG instances of H100-80GB: 2g.20gb at 2",
+            "2g.20gb at 2 do not exist: observe the GPU again: it has 2g.20gb at 4",
             id="a used instance that does not exist",
         ),
         pytest.param(

@@ -138,6 +138,6 @@ class RevisionRecords:
 
 
 def _identity(path: Path) -> tuple[str, int, int]:
-    """Return what tells a manifest from others: it is never overwritten, but replaced."""
+    """Return the identity of a manifest's file; it changes whenever the manifest is replaced."""
     status = path.stat()
     return path.stem, status.st_ino, status.st_size

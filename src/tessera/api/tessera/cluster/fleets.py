@@ -219,7 +219,7 @@ def _nodes(
         raise InvalidInput(
             f"--gpu-model {rule.nodes}={rule.model.name}",
             found="no Node object has this name, pattern or label",
-            hint=f"nodes of the fleet are {', '.join(list(nodes)[:_EXAMPLES])}",
+            hint=f"name one of the fleet's nodes: {', '.join(list(nodes)[:_EXAMPLES])}",
         )
     return nodes
 

@@ -194,5 +194,5 @@ def _replicas(field: Field, gpu_model: GpuModel, layout: Layout) -> tuple[tuple[
     by_profile = profile_counts(field, gpu_model, least=1, most=_MAX_REPLICAS)
     for name in by_profile:
         if name not in profiles:
-            raise field.refuse(found=f"the layout has no instance {name}", hint=f"it has {', '.join(profiles)}")
+            raise field.refuse(found=f"the layout has no instance {name}", hint=f"name one of {', '.join(profiles)}")
     return tuple(sorted(by_profile.items()))

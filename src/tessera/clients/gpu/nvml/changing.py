@@ -62,11 +62,11 @@ def create(facts: GpuFacts, device: Any, placement: Placement) -> None:
     assert profile.profile_id is not None, "whose placements are known, their id is"
     at = pynvml.c_nvmlGpuInstancePlacement_t(placement.start, placement.size)
     with translated(subject):
-        made = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(device, profile.profile_id, ctypes.byref(at))
+        created = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(device, profile.profile_id, ctypes.byref(at))
         try:
-            pynvml.nvmlGpuInstanceCreateComputeInstance(made, _filling(made, profile.compute_slices))
+            pynvml.nvmlGpuInstanceCreateComputeInstance(created, _filling(created, profile.compute_slices))
         except pynvml.NVMLError:
-            pynvml.nvmlGpuInstanceDestroy(made)
+            pynvml.nvmlGpuInstanceDestroy(created)
             raise
 
 

@@ -87,14 +87,14 @@ class NvmlDriver:
             with contextlib.suppress(RuntimeError):  # the loop is closed: there is no reader
                 loop.call_soon_threadsafe(feed.publish, event)
 
-        made: list[NvmlNode] = []
+        created: list[NvmlNode] = []
 
         def make() -> NvmlNode:
-            made.append(NvmlNode(sysfs, publish))
-            return made[0]
+            created.append(NvmlNode(sysfs, publish))
+            return created[0]
 
         def unmake() -> None:
-            for each in made:
+            for each in created:
                 each.close()
 
         try:

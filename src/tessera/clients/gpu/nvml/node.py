@@ -191,7 +191,7 @@ class NvmlNode:
                 raise lost(name) from error
 
     def renewed(self, gpu: str) -> GpuFacts:
-        """Return a GPU as it is after a change."""
+        """Read a GPU again after a change."""
         return self.on(gpu, lambda facts, _: facts)
 
     # Events

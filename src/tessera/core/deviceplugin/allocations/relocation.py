@@ -81,10 +81,10 @@ def _placed(use: AllocatedDevice, now: DeviceId | None, present: Mapping[str, De
 
 
 def absent_device(uuids: Sequence[str], uses: Sequence[AllocatedDevice], inventory: Inventory) -> str:
-    """Return which device that a container was told is not what it was, in words; empty where all are.
+    """Return why a device that a container was allocated is missing or replaced; empty where none is.
 
     Args:
-        uuids: that it was told.
+        uuids: of the devices that it was allocated.
         uses: what is recorded for them, after `relocated`; of another number where that is not known.
         inventory: of the driver.
 

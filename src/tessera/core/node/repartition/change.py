@@ -116,7 +116,7 @@ def _check(model: GpuModel, present: Layout, used: Layout) -> None:
         raise InvalidInput(
             f"used MIG instances of {model.name}",
             found=f"{_list(strangers)} do not exist",
-            hint=f"there are {_list(present)}" if present else "observe the GPU again: it has no instance",
+            hint=f"observe the GPU again: it has {_list(present) if present else 'no instance'}",
         )
 
 

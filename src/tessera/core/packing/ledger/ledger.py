@@ -16,7 +16,7 @@ from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.firstobstacle import mixed
 from tessera.core.packing.fit import CLOSED, CPU, MEMORY, OPEN, PODS, UNHEALTHY, Fleet, mixtures, restricts
 from tessera.core.packing.ledger.cached import NO_CODE, UNKNOWN_NODE, KnownObstacles, ReservedNode
-from tessera.core.packing.ledger.gpuusage import by_gpu, with_reservations
+from tessera.core.packing.ledger.gpuallocations import by_gpu, with_reservations
 from tessera.core.packing.ledger.records import Filtered, ImpossibleShares, LedgerEntry, LedgerKey, Purpose, PurposeKey
 from tessera.core.packing.ledger.schedulable import MOST, bounded_node, schedulable_node
 from tessera.core.packing.obstacles import Obstacle, Obstacles, lasting

@@ -69,14 +69,14 @@ def ledger_key(pod: ObservedPod) -> str:
 
 
 class Filtered(NamedTuple):
-    """The filtered nodes, each in one of three."""
+    """The answer of filter: each node fits, does not fit now, or never can."""
 
     fitting: tuple[str, ...]
     """In the requested order."""
     failed: dict[str, str]
     """Nodes where the pod does not fit now, each with the obstacle."""
     hopeless: dict[str, str]
-    """Nodes where it would not fit even on an empty node, each with the obstacle."""
+    """Nodes where it would not fit even if they were empty, each with the obstacle."""
 
 
 class ImpossibleShares(msgspec.Struct, frozen=True, kw_only=True, order=True):

@@ -141,13 +141,13 @@ class _Pass:
         """Plan for pods with exact requests, and for other pods that only idle desired devices block."""
         pods = self._kept_out() | {pod.key for pod in self.observed.pending if _asks_exactly(pod.need)}
         snapshot = self._snapshot(lambda pod: pod.key in pods)
-        made = self._least_changing(snapshot)
+        planned = self._least_changing(snapshot)
         asks = {pod.key: [ask for ask in pod.need.asks for _ in range(ask.count)] for pod in snapshot.pending}
         uuids = {(node.name, gpu.index): gpu.uuid for node in snapshot.nodes for gpu in node.gpus}
         exact: dict[str, set[DeviceId]] = defaultdict(set)
         other: dict[str, list[Share]] = defaultdict(list)
         urgent = set()
-        for assignment in made.assignments:
+        for assignment in planned.assignments:
             for ask, share in zip(asks[assignment.pod], assignment.shares, strict=True):
                 gpu = uuids[assignment.node, share.gpu]
                 if gpu in self.managed:
@@ -158,7 +158,7 @@ class _Pass:
                     urgent |= {gpu} if self._starves(assignment.pod) else set()
         gpus = exact.keys() | other.keys()
         found = {gpu: _Planned(frozenset(exact[gpu]), tuple(other[gpu]), gpu in urgent) for gpu in gpus}
-        return found, made.pending
+        return found, planned.pending
 
     def _least_changing(self, snapshot: Snapshot) -> Plan:
         """Return a plan that uses existing devices, if it leaves no more pods pending.
@@ -168,16 +168,16 @@ class _Pass:
         """
         protected = {each: self._protected_until_s(each) for managed in self.managed.values() for each in managed.idle}
         protected = {each: until_s for each, until_s in protected.items() if until_s > self.now_s}
-        made = self._served_first(snapshot, protected.keys())
-        if not made.pending or not protected:
-            return made
+        planned = self._served_first(snapshot, protected.keys())
+        if not planned.pending or not protected:
+            return planned
         self.again += protected.values()
-        starving = {each.pod for each in made.pending if self._starves(each.pod)}
+        starving = {each.pod for each in planned.pending if self._starves(each.pod)}
         if starving:
             at_once = self._served_first(snapshot, frozenset())
             if not starving.issubset(each.pod for each in at_once.pending):
                 return at_once
-        return made
+        return planned
 
     def _served_first(self, snapshot: Snapshot, protected: AbstractSet[DeviceId]) -> Plan:
         """Return a plan that leaves protected devices where they are.
@@ -206,8 +206,8 @@ class _Pass:
         pods = {pod.key: pod for pod in snapshot.pending}
         running = tuple(Running(pod=pods.pop(each.pod), assignment=each) for each in served)
         rest = Snapshot(nodes=snapshot.nodes, running=(*others, *running), pending=tuple(pods.values()))
-        made = plan(rest, policy=self.limits.policy)
-        return msgspec.structs.replace(made, assignments=(*served, *made.assignments))
+        planned = plan(rest, policy=self.limits.policy)
+        return msgspec.structs.replace(planned, assignments=(*served, *planned.assignments))
 
     def _kept_out(self) -> set[PodKey]:
         """Return the pods without exact requests that do not fit beside all desired devices."""
@@ -217,8 +217,10 @@ class _Pass:
         alone = self._snapshot(lambda pod: pod.key in others)
         gpus = self._usable(alone)
         placeholders = _reservations(gpus, {device for managed in gpus for device in managed.idle})
-        made = plan(msgspec.structs.replace(alone, running=(*alone.running, *placeholders)), policy=self.limits.policy)
-        return others - {assignment.pod for assignment in made.assignments}
+        planned = plan(
+            msgspec.structs.replace(alone, running=(*alone.running, *placeholders)), policy=self.limits.policy
+        )
+        return others - {assignment.pod for assignment in planned.assignments}
 
     def _usable(self, snapshot: Snapshot) -> list[ManagedGpu]:
         """Return the managed GPUs of a snapshot that are not closed there, with their healthy desired devices."""

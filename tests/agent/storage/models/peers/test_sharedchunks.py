@@ -1,27 +1,35 @@
 """Chunks that arrive: written once, the store's in place of a peer's, and from an earlier attempt."""
 
-import errno
+import contextlib
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from harness.sharedfetches import FIRST, SECOND, SharedFetch, part, shared_fetch
-from tessera.agent.storage.models.chunkfiles import ChunkFile, aligned_buffer
+from tessera.agent.storage.models.chunkfiles import aligned_buffer
 from tessera.agent.storage.models.peers.serving import ServedObject
 from tessera.clients.store.peers import Pending
 from tessera.core.storage.models.peers.provenance import EARLIER, STORE
 
 
-def test_a_chunk_that_could_not_be_written_is_not_there(fetch: SharedFetch, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+@contextlib.contextmanager
+def no_room() -> Iterator[None]:
+    """Let this process write no file, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
-    monkeypatch.setattr(ChunkFile, "write", full)
-    with pytest.raises(OSError, match="No space left"):
+
+def test_a_chunk_that_could_not_be_written_is_not_there(fetch: SharedFetch) -> None:
+    with no_room(), pytest.raises(OSError, match="File too large"):
         fetch.chunks.keep((0, 0), part(FIRST, 0), STORE)
     with pytest.raises(Pending):
         ServedObject(fetch.chunks.state, 0).take(0, 0.0)
-    monkeypatch.undo()
     fetch.chunks.keep((0, 0), part(FIRST, 0), STORE)
     assert ServedObject(fetch.chunks.state, 0).take(0, 0.0).size == len(part(FIRST, 0))
 

@@ -102,7 +102,7 @@ REFUSED = {
     "another document": ("- a", "a list is not a mapping"),
     "a misspelled key": (
         "rule: []",
-        "line 1: rule: it is an unknown field: known are rules, externalRules, ",
+        "line 1: rule: it is an unknown field: remove it, or write one of rules, externalRules, ",
     ),
     "a misspelled field": (
         f"rules:\n- {{{ONE}}}\n- seriesQuery: up\n  metricQuery: up",

@@ -1,1 +1,1 @@
-"""Models from other nodes: what a node serves to its peers, what it asks them for, and fetching a model together."""
+"""Models from other nodes: what a node serves to its peers, what it requests of them, and fetching a model together."""

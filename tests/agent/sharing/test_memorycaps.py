@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.sharing.memory import MemoryKeeper, systemd_cgroups
+from tessera.agent.sharing.memorycaps import MemoryCaps, systemd_cgroups
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.node.memorycaps import MemoryCap
 from tessera.log import logger
@@ -22,7 +22,7 @@ def test_how_the_kubelet_names_cgroups(tmp_path: Path) -> None:
 async def test_limits_come_with_the_cgroup_and_go_with_the_share(tmp_path: Path) -> None:
     driver = MemoryDriver.of("T4")
     uuid = (await driver.inventory()).gpus[0].uuid
-    keeper = MemoryKeeper(driver, logger(), tmp_path)
+    keeper = MemoryCaps(driver, logger(), tmp_path)
 
     async def limit() -> int | None:
         return (await driver.memory_limit(uuid, "/kubepods/pod1")).hard_mib
@@ -46,5 +46,5 @@ async def test_a_driver_without_limits_says_so(tmp_path: Path) -> None:
     (tmp_path / "pod1").mkdir()
     driver = MemoryDriver.of("T4", memory_limits=False)
     uuid = (await driver.inventory()).gpus[0].uuid
-    (problem,) = await MemoryKeeper(driver, logger(), tmp_path).apply([MemoryCap(gpu=uuid, cgroup="pod1", hard_mib=1)])
+    (problem,) = await MemoryCaps(driver, logger(), tmp_path).apply([MemoryCap(gpu=uuid, cgroup="pod1", hard_mib=1)])
     assert "615" in problem

@@ -1,4 +1,4 @@
-"""What is in use of one GPU, with reservations and doubted assignments."""
+"""What is allocated of one GPU, with reservations and doubted assignments."""
 
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
@@ -10,21 +10,23 @@ from tessera.core.packing.ledger.records import LedgerKey, Purpose, PurposeKey
 
 __all__ = ["by_gpu", "with_reservations"]
 
-_Usage: TypeAlias = Mapping[LedgerKey, tuple[Share, ...]]
+_Allocations: TypeAlias = Mapping[LedgerKey, tuple[Share, ...]]
 
 
-def with_reservations(gpu_type: GpuType, verified: _Usage, reserved: Iterable[Share], doubted: _Usage) -> _Usage:
-    """Return what is in use of a GPU, with reservations and then doubted assignments, as far as they fit."""
-    usage = dict(verified)
+def with_reservations(
+    gpu_type: GpuType, verified: _Allocations, reserved: Iterable[Share], doubted: _Allocations
+) -> _Allocations:
+    """Return what is allocated of a GPU, with reservations and then doubted assignments, as far as they fit."""
+    allocated = dict(verified)
     for i, share in enumerate(reserved):
         # Desired devices may overlap the kubelet's present ones: unless the layout is fixed, both are kept free.
-        own: _Usage = {PurposeKey(Purpose.RESERVATION, str(i)): (share,)}
-        if not any(faults(gpu_type, {**(usage if gpu_type.fixed else verified), **own})):
-            usage |= own
+        own: _Allocations = {PurposeKey(Purpose.RESERVATION, str(i)): (share,)}
+        if not any(faults(gpu_type, {**(allocated if gpu_type.fixed else verified), **own})):
+            allocated |= own
     for holder, shares in doubted.items():
-        if not any(faults(gpu_type, {**usage, holder: shares})):
-            usage[holder] = shares
-    return usage
+        if not any(faults(gpu_type, {**allocated, holder: shares})):
+            allocated[holder] = shares
+    return allocated
 
 
 def by_gpu(shares: Iterable[Share]) -> dict[int, list[Share]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.sharing.podcgroup import leave_pod
+from tessera.agent.sharing.leavepod import leave_pod
 
 PID = 77
 VERSION_1 = """\

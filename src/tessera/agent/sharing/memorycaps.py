@@ -8,7 +8,7 @@ from tessera.core.node.memorycaps import MemoryCap
 from tessera.errors import TesseraError
 from tessera.log import Logger
 
-__all__ = ["MemoryKeeper", "systemd_cgroups"]
+__all__ = ["MemoryCaps", "systemd_cgroups"]
 
 _ROOT = Path("/sys/fs/cgroup")
 
@@ -18,7 +18,7 @@ def systemd_cgroups(root: Path = _ROOT) -> bool:
     return (root / "kubepods.slice").exists() or not (root / "kubepods").exists()
 
 
-class MemoryKeeper:
+class MemoryCaps:
     """Sets the limits; nothing runs in the background.
 
     Call `apply` in every pass, and before a container starts with its pod's limits included: a limit

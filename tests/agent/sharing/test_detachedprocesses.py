@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.sharing.processes import end, gone, identity, launch, ran, same_files
+from tessera.agent.sharing.detachedprocesses import end, gone, identity, launch, ran, same_files
 from tessera.errors import Unavailable
 
 

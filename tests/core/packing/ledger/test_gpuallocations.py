@@ -1,4 +1,4 @@
-"""What is in use of one GPU: reservations and doubted assignments count as far as they fit beside verified ones."""
+"""What is allocated of one GPU: reservations and doubted assignments count as far as they fit beside verified ones."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from builders.fleets import T4, gpu
 from builders.shares import share
 from tessera.core.cluster.gputypes import GpuType
 from tessera.core.cluster.snapshot import Share
-from tessera.core.packing.ledger.gpuusage import by_gpu, with_reservations
+from tessera.core.packing.ledger.gpuallocations import by_gpu, with_reservations
 from tessera.core.packing.ledger.records import LedgerKey, Purpose, PurposeKey
 
 HALF, MORE = share(memory_mib=7_680), share(memory_mib=9_000)
