@@ -64,7 +64,7 @@ def test_a_node_in_order_and_what_is_missing_on_another(root: Path) -> None:
 def test_without_a_driver_it_says_what_to_do(root: Path) -> None:
     got = doctor(root, gpus=False)
     assert got.returncode == 1
-    assert "let the process see libnvidia-ml.so.1" in got.stdout
+    assert got.stdout.count("let the process see libnvidia-ml.so.1") == got.stdout.count("install NVIDIA") == 1
     assert got.stdout.rstrip().splitlines()[-1].endswith("skipped")
 
 

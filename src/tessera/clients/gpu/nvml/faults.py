@@ -30,7 +30,7 @@ _MEANINGS: dict[int, tuple[type[TesseraError], str]] = {
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (Unavailable, "load the kernel module: modprobe nvidia"),
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
         Unsupported,
-        "install NVIDIA's driver, whose libnvidia-ml.so.1 must be found by the dynamic linker",
+        "install NVIDIA's driver, or let the process see libnvidia-ml.so.1, by the dynamic linker, and /dev/nvidia*",
     ),
     pynvml.NVML_ERROR_RESET_REQUIRED: (
         Unavailable,
