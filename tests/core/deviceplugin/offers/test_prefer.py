@@ -1,4 +1,4 @@
-"""Which free devices a container had better get."""
+"""Which of the free devices a container should get."""
 
 from collections import Counter
 
