@@ -20,7 +20,7 @@ from server.page.test_page_browser import fleet, opened
 from tessera.clients.kube import PODS, name_of
 from tessera.core.explain.fleetview import ModelServerHistory, ScalePoint
 from tessera.core.explain.observedfleet import MeasuredUsage
-from tessera.core.usage.neighbors import Contention
+from tessera.core.usage.contention import Contention
 from tessera.core.workload.need import PodKey
 from tessera.log import configure
 

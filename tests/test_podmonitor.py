@@ -22,7 +22,7 @@ from tessera.api.prometheus.exposition import exposition
 from tessera.api.prometheus.gpuloads import load_queries, read_activity, read_contention, read_loads
 from tessera.core.gpu.readings import GpuReading, ProcessReading
 from tessera.core.usage.attribution import Owner, attributed
-from tessera.core.usage.neighbors import Contention
+from tessera.core.usage.contention import Contention
 from tessera.core.usage.nodemetrics import NodeUsage, node_families
 from testbed.deploy import rendered
 

@@ -1,6 +1,6 @@
 """Reports of GPU usage, for those who read them."""
 
-from tessera.core.usage.neighbors import Contention
+from tessera.core.usage.contention import Contention
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 
 BUSY = ContainerReport(

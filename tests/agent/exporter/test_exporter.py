@@ -284,6 +284,9 @@ async def test_layout_changes_and_errors_are_counted(node: Node) -> None:
     by_class = values("tessera_gpu_xid_errors_total", "gpu", "class")
     assert {key for key, value in by_class.items() if value} == {("0", "application"), ("0", "hardware")}
     assert values("tessera_gpu_layout_changes_total", "gpu") == {("0",): 0, ("1",): 2}
+    node.driver.lose(a100)
+    values = await node.scrape()
+    assert values("tessera_gpu_layout_changes_total", "gpu") == {("0",): 0, ("1",): 2}, "what is lost has no layout"
 
 
 async def test_an_event_that_breaks_the_exporter_is_said_and_later_ones_are_counted(node: Node) -> None:

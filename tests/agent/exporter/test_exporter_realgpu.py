@@ -26,7 +26,7 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.health import Health
-from tessera.core.usage.neighbors import SATURATED
+from tessera.core.usage.contention import SATURATED
 from tessera.core.usage.throttling import ThrottleCause, causes
 from tessera.log import logger
 from tessera.processports import MetricsPort, serving_metrics

@@ -12,7 +12,7 @@ from builders.prometheusanswers import BROKEN, GPU, OTHER, POD, answer, now
 from harness.prometheusserver import serving_history
 from tessera.api.prometheus import gpuloads
 from tessera.api.prometheus.gpuloads import load_queries, read_activity, read_contention, read_loads
-from tessera.core.usage.neighbors import ContainerLoad, Contention, DeviceLoad, GpuLoad
+from tessera.core.usage.contention import ContainerLoad, Contention, DeviceLoad, GpuLoad
 from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput
 

@@ -11,7 +11,7 @@ from harness.prometheusserver import history, serving_history
 from harness.refreshes import refreshed
 from tessera.cli.usage.prometheusclient import prometheus_client
 from tessera.clients.prometheus import Prometheus
-from tessera.core.usage.neighbors import Contention
+from tessera.core.usage.contention import Contention
 from tessera.log import logger
 from tessera.server.page import PrometheusMetrics
 

@@ -22,7 +22,7 @@ from builders.usagereports import REPORT
 from harness.agents import serving_reports
 from tessera.cli import main
 from tessera.cli.usage.tables import contention_words
-from tessera.core.usage.neighbors import Contention
+from tessera.core.usage.contention import Contention
 from tessera.core.usage.usagereport import GpuReport, UsageReport
 
 HOSTILE = UsageReport(node="[red]n2\x1b[31m", gpus=(GpuReport(index=0, model="[bold]", lost=True),))

@@ -25,7 +25,7 @@ from tessera.core.explain.observedfleet import MeasuredUsage, PageObservation, f
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.storage.images.warmup import ObservedImage
-from tessera.core.usage.neighbors import Contention
+from tessera.core.usage.contention import Contention
 from tessera.core.usage.rightsizing import Recommendation, Sizing
 from tessera.core.workload.need import PodKey
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.usagereports import REPORT
-from tessera.core.usage.neighbors import SATURATED, Contention
+from tessera.core.usage.contention import SATURATED, Contention
 from tessera.core.usage.reportbounds import possible_report
 from tessera.core.usage.throttling import ThrottleCause
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport

@@ -203,6 +203,14 @@ CASES: dict[str, tuple[ObservedUsage, GpuModel | None, Advice]] = {
         A100,
         Advice(verdict=Sizing.TOO_LITTLE, fits="1g.10gb"),
     ),
+    "94 % of it was used": (amount(10240, 9625), A100, Advice(verdict=Sizing.FITS)),
+    "96 % of it was used": (amount(10240, 9831), A100, Advice(verdict=Sizing.TOO_LITTLE, fits="12 GiB")),
+    "64 MiB were in use, less than any context of CUDA": (
+        part(SMALL, 64, None),
+        A100,
+        Advice(verdict=Sizing.UNUSED, saved_mib=SMALL),
+    ),
+    "65 MiB were in use": (part(SMALL, 65, None), A100, Advice(verdict=Sizing.FITS)),
     "nobody knows what was used": (whole(LARGE, None), A100, Advice(verdict=Sizing.UNKNOWN)),
     "nobody knows what was allocated": (whole(None, 7), A100, Advice(verdict=Sizing.UNKNOWN)),
 }
@@ -212,6 +220,15 @@ CASES: dict[str, tuple[ObservedUsage, GpuModel | None, Advice]] = {
 def test_advice(case: str) -> None:
     observed, known, want = CASES[case]
     assert advise(observed, known) == want
+
+
+@pytest.mark.parametrize("media", ["me", "none", "all"])
+def test_profiles_with_other_media_engines_are_left_to_pods_that_request_them(media: str) -> None:
+    """Whatever the order of the profiles: those of the same size differ by their engines alone."""
+    usual = tuple(each for each in H100.profiles if each.media in {"default", "full"})
+    others = tuple(msgspec.structs.replace(each, name=f"{each.name}+x", media=media) for each in usual)
+    mixed = msgspec.structs.replace(H100, profiles=others + usual)
+    assert advise(whole(80000, 5000, 5.0), mixed).fits == "1g.10gb"
 
 
 @given(

@@ -9,8 +9,8 @@ from builders.usagereports import REPORT
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading
 from tessera.core.usage.attribution import attributed
+from tessera.core.usage.contention import Contention
 from tessera.core.usage.history import remembered
-from tessera.core.usage.neighbors import Contention
 from tessera.core.usage.nodemetrics import NodeUsage
 from tessera.core.usage.usagereport import (
     DeviceReport,

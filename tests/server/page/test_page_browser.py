@@ -20,7 +20,7 @@ from tessera.core.explain.fleetview import ModelServerHistory, ScalePoint
 from tessera.core.explain.observedfleet import MeasuredUsage
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode
-from tessera.core.usage.neighbors import Contention
+from tessera.core.usage.contention import Contention
 from tessera.core.usage.rightsizing import Recommendation, Sizing
 from tessera.core.workload.need import PodKey
 from tessera.core.workload.units import gib
@@ -350,17 +350,144 @@ async def test_pods_of_one_workload_are_one_entry_by_their_owner() -> None:
 
 
 @pytest.mark.anyio
-async def test_owners_have_the_colors_that_differ_most_as_long_as_there_are_some() -> None:
+async def test_owners_have_colors_that_differ_by_their_names_alone_whatever_came_first() -> None:
     async with opened(MemoryKube()) as (tab, url):
         await tab.open(url)
-        names = json.dumps([f"team-{number}" for number in range(14)])
-        found = await tab.run(
-            "import('./mosaic.js').then(all => { const palette = new all.Palette();"
-            f" return {names}.map(name => palette.number(name)); }})"
+
+        async def colors(*assigned: list[str]) -> dict[str, int]:
+            """Return the colors of the last owners, after others were shown."""
+            found = await tab.run(
+                "import('./mosaic.js').then(all => { const palette = new all.Palette();"
+                f" for (const each of {json.dumps(assigned)}) palette.assign(each);"
+                f" return {json.dumps(assigned[-1])}.map(name => palette.number(name)); }})"
+            )
+            return dict(zip(assigned[-1], found, strict=True))
+
+        names = [f"team-{number}" for number in range(14)]
+        few, some, all_of_them = await colors(names[:7]), await colors(names[:12]), await colors(names)
+        assert sorted(few.values()) == list(range(7)), "those that differ most"
+        assert sorted(some.values()) == list(range(12))
+        assert set(all_of_them.values()) == set(range(12))
+        assert await colors(names[:2], names[:7][::-1]) == few
+        assert await colors(names, names[:12]) == some
+
+
+def slow(cause: str, **facts: Any) -> Contention:
+    return Contention(cause=cause, **facts)
+
+
+class Varied:
+    """What is measured of the first nodes of `fleet`: each state, each verdict and each cause once."""
+
+    def refresh(self, changed: Callable[[], None]) -> None:
+        pass
+
+    @property
+    def measured(self) -> MeasuredUsage:
+        facts: dict[str, Any] = {"gpu": 4, "device": "whole", "allocated_mib": 40960, "observed_s": 90000.0}
+        verdicts: tuple[tuple[str, str, Sizing, dict[str, Any]], ...] = (
+            ("research", "w0", Sizing.TOO_LITTLE, {"peak_mib": 40900}),
+            ("research", "w1", Sizing.UNUSED, {"peak_mib": 0, "saved_mib": 40960}),
+            ("ml", "p0-0-0", Sizing.UNUSED, {"peak_mib": 0}),
+            ("ml", "p0-0-3", Sizing.TOO_LITTLE, {"peak_mib": 4800, "fits": "2g.10gb"}),
+            ("vision", "p0-0-1", Sizing.IDLE, {"peak_mib": 3000}),
+            ("batch", "p0-0-2", Sizing.TOO_MUCH, {"peak_mib": 900, "fits": "2 GiB", "saved_mib": 3000}),
         )
-        assert sorted(found[:7]) == list(range(7))
-        assert found[7:12] == list(range(7, 12))
-        assert set(found[12:]) < set(range(12))
+        return MeasuredUsage(
+            activity={("n000", PodKey("ml/p0-0-0")): 0.0, ("n000", PodKey("vision/p0-0-1")): 90.0},
+            contention={
+                ("n000", "GPU-n000-4"): (slow("thermal", scope="node", nobody=True),),
+                ("n001", "GPU-n001-0"): (slow("hardware-thermal", affected=("ml/p1-0-0/main",)),),
+                ("n001", "GPU-n001-4"): (slow("saturated", caused_by=("research/w1/main",), ended=True),),
+            },
+            throttled={("n001", "GPU-n001-1"): ("power-cap",)},
+            recommendations=tuple(
+                Recommendation(
+                    node=f"n00{pod[1]}", namespace=namespace, pod=pod, container="main", verdict=verdict, **facts | more
+                )
+                for namespace, pod, verdict, more in verdicts
+            ),
+        )
+
+
+STATES = {"": 16, "allocated": 10, "idle": 1, "free": 14, "planned": 2, "slow": 3, "problem": 1}
+"""GPUs that each choice of the filter leaves."""
+TOTALS = {
+    "GPUs in use": "10 of 16",
+    "Memory allocated": "42 % of 640 GiB",
+    "Allocated but idle": "4.7 GiB",
+    "Pods pending": "2",
+    "Slow GPUs": "3",
+    "Problems": "1",
+}
+ADVICE = {
+    "research/w0": "Uses over 95 % of its memory; no larger profile of this GPU is known.",
+    "research/w1": "Unused. Deleting the pod frees 40 GiB.",
+    "ml/p0-0-0": "Unused. Deleting the pod frees a replica.",
+    "ml/p0-0-3": "Allocated too little: 2g.10gb fits.",
+    "vision/p0-0-1": "Idle: less than 5 % of its compute used.",
+    "batch/p0-0-2": "2 GiB is enough; frees 2.9 GiB.",
+}
+CAUSES = {
+    "n000, GPU 4": "No busy pod on this node: check cooling and power supply.",
+    "n001, GPU 0": "Cause unknown: not all load can be attributed to pods.",
+    "n001, GPU 4": "Caused by research/w1. "
+    "Part of the load came from processes that exited and cannot be attributed to a pod.",
+}
+CARDS = "Object.fromEntries([...document.querySelectorAll('#%s li')].map(e => [e.querySelector('b').innerText, e.%s]))"
+LAST = "querySelector('p:last-of-type').innerText"
+
+
+@pytest.mark.anyio
+async def test_each_filter_total_verdict_and_cause_shows_what_it_says() -> None:
+    kube = await fleet(16)
+    await make_pod(kube, "large", {"tessera.dev/gpu-memory": 30}, metadata={"namespace": "ml"})
+    await make_pod(kube, "other", {"tessera.dev/gpu-memory": 30}, metadata={"namespace": "vision"})
+    async with opened(kube, metrics=Varied()) as (tab, url):
+        await tab.open(url, height=1600)
+        await tab.until(f"{DRAWN} && document.querySelectorAll('#pending li').length === 2")
+        await tab.run("document.querySelectorAll('button.all').forEach((each) => each.click())")
+        totals = "Object.fromEntries([...document.querySelectorAll('#totals div')].map(e => e.innerText.split('\\n')))"
+        assert await tab.run(totals) == TOTALS
+        assert await tab.run(CARDS % ("sizes", LAST)) == ADVICE
+        assert await tab.run(CARDS % ("slow", LAST)) == CAUSES
+
+        async def choose(name: str, value: str) -> None:
+            await tab.run(
+                f"document.querySelector('[name={name}]').value = '{value}';"
+                f"document.querySelector('[name={name}]').dispatchEvent(new Event('input', {{bubbles: true}}));"
+                "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+            )
+
+        shown = "[...document.querySelectorAll('.node:not([hidden]) .gpu:not([hidden])')].length"
+        found = {}
+        for state in STATES:
+            await choose("state", state)
+            found[state] = await tab.run(shown)
+        assert found == STATES
+        await choose("state", "")
+        await choose("namespace", "ml")
+        assert await tab.run(CARDS % ("pending", "querySelector('b').innerText")) == {"ml/large": "ml/large"}
+        assert set(await tab.run(CARDS % ("sizes", LAST))) == {"ml/p0-0-0", "ml/p0-0-3"}
+        assert set(await tab.run(CARDS % ("slow", LAST))) == {"n001, GPU 0"}
+        await choose("namespace", "")
+        legend = "[...document.querySelectorAll('#legend li')].map((each) => each.innerText)"
+        assert {"batch", "ml", "research", "vision"} <= set(await tab.run(legend))
+        await choose("color", "workload")
+        assert "batch/p0-0-2" in await tab.run(legend)
+        await tab.run("document.querySelector('.gpu').focus()")
+        await tab.press("PageDown")
+        assert await tab.run("document.activeElement.dataset.gpu") == "n001/0", "eight GPUs on"
+        await tab.press("PageUp")
+        assert await tab.run("document.activeElement.dataset.gpu") == "n000/0"
+        for gpu_of, words in (("n001/1", "lowered: power cap"), ("n000/0", "MIG"), ("n000/4", "whole GPU")):
+            await tab.run(f"document.querySelector('[data-gpu=\"{gpu_of}\"]').click()")
+            assert words in await tab.run("document.getElementById('details').innerText")
+        await kube.create(
+            PODS, pod("stray", {"nvidia.com/gpu": 16}, node="n000", annotations={}, metadata={"namespace": "ml"})
+        )
+        await tab.until("document.getElementById('details').innerText.includes('On this node, GPU unknown: ml/stray')")
+        assert tab.console == []
 
 
 @pytest.mark.anyio
@@ -414,9 +541,9 @@ async def test_what_was_allocated_too_much_is_said_with_what_would_fit_and_what_
         await tab.open(url)
         await tab.until("document.querySelectorAll('#sizes li').length")
         text = await tab.run("document.getElementById('sizes').innerText")
-        assert text.splitlines()[0] == "Right-sizing · 70.5 GiB to save"
+        assert text.splitlines()[0] == "Right-sizing · frees 70.5 GiB"
         assert "40 GiB allocated, at most 2.9 GiB used in 25 hours" in text
-        assert "Allocated too much: 1g.5gb fits and frees 35.2 GiB." in text
+        assert "1g.5gb is enough; frees 35.2 GiB." in text
         assert (await tab.run("document.getElementById('slow').innerText")).split("\n") == [
             "Slow GPUs · 1", "n001, GPU 4", "throttled: thermal", "", "Caused by research/w1 on this node.", "",
             "saturated", "", "Used about equally by research/w1, ml/other.",
@@ -443,7 +570,7 @@ async def test_every_panel_is_drawn_and_axe_finds_nothing_wrong_with_them(dark: 
         for panel, words in (
             ("pending", "ns/large"),
             ("slow", "throttled: thermal"),
-            ("sizes", "Allocated too much"),
+            ("sizes", "1g.5gb is enough"),
             ("model-servers", "research/llm"),
             ("details", "bert · Fetching · 33 % fetched"),
             ("details", "vllm:1 · Present"),

@@ -12,7 +12,7 @@ from tessera.api.prometheus.answers import numbers, read_series
 from tessera.api.prometheus.matchers import selected
 from tessera.core.gpu.gpumodels import model
 from tessera.core.usage.activity import IDLE_PERCENT, pod_activity
-from tessera.core.usage.neighbors import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of
+from tessera.core.usage.contention import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of
 from tessera.core.usage.nodemetrics import ALLOCATED, ENDED_LOAD, FB_USED, GPU_UTIL, SM_ACTIVE, THROTTLED
 from tessera.core.usage.plausible import percentage
 from tessera.core.usage.throttling import ThrottleCause

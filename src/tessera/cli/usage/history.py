@@ -32,7 +32,11 @@ def prometheus_options(command: _Command) -> _Command:
             "--prometheus", metavar="URL", help="Prometheus to query for a longer history, instead of the agents."
         ),
         click.option(
-            "--window", default="14d", show_default=True, help="How far back to query Prometheus: 12h, 14d, 4w."
+            "--window",
+            default="14d",
+            metavar="DURATION",
+            show_default=True,
+            help="How far back to query Prometheus: 12h, 14d, 4w.",
         ),
         click.option("--token-file", type=_FILE, help="Bearer token for Prometheus; over https, or to this machine."),
         click.option("--ca-file", type=_FILE, help="PEM of the authorities of Prometheus' certificate."),

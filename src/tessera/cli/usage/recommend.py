@@ -57,10 +57,10 @@ Examples:
 def recommend(output: str, **given: Unpack[_Given]) -> None:
     """Recommend GPU memory and MIG profiles from the usage of containers.
 
-    It lists containers that were allocated too much or too little, or do not use it, what would fit and what that
-    saves, by the peak memory of each container since its node's agent started, or in Prometheus. Check the column
-    OBSERVED before you act on it. The recommended size is 20 % above the peak; of an exclusive device its compute
-    covers the mean load (GPU %) too, where that is known.
+    It lists containers that were allocated too much or too little, or do not use what they were allocated, which size
+    would fit, and how much memory that frees, by the peak memory of each container since its node's agent started, or
+    in Prometheus. Check the column OBSERVED before you act on it. The recommended size is 20 % above the peak; of an
+    exclusive device its compute covers the mean load (GPU %) too, where that is known.
     """
     refuse_two_sources()
     if given["prometheus"]:
@@ -73,7 +73,7 @@ def recommend(output: str, **given: Unpack[_Given]) -> None:
     if print_document([_Document(**msgspec.structs.asdict(each)) for each in shown], output):
         return
     table = headed_table(
-        "CONTAINER", "NODE", "DEVICE", "ALLOCATED", "PEAK", "GPU %", "OBSERVED", "VERDICT", "FITS", "SAVES"
+        "CONTAINER", "NODE", "DEVICE", "ALLOCATED", "PEAK", "GPU %", "OBSERVED", "VERDICT", "FITS", "FREES"
     )
     for each in shown:
         percent = "-" if each.mean_percent is None else f"{each.mean_percent:.0f}"

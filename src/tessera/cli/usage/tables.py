@@ -7,7 +7,7 @@ from rich.text import Text
 
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.printing import headed_table
-from tessera.core.usage.neighbors import Contention
+from tessera.core.usage.contention import Contention
 from tessera.core.usage.usagereport import GpuReport, UsageReport, gpus_by_urgency
 from tessera.core.workload.units import gib
 

@@ -34,7 +34,7 @@ from tessera.core.gpu.sharing import Mode
 from tessera.core.storage.images.warmup import ObservedImage
 from tessera.core.storage.models.nodemodels import ObservedModel
 from tessera.core.usage.activity import is_idle
-from tessera.core.usage.neighbors import Contention
+from tessera.core.usage.contention import Contention
 from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
 from tessera.core.workload.units import gib

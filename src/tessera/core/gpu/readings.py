@@ -64,6 +64,10 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     sm_clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
     temperature_c: int | None = None
+    memory_temperature_c: int | None = None
+    """None of GPUs without HBM."""
+    reserved_mib: int | None = None
+    """Memory that driver and firmware reserve, beside what is in use."""
     power_watts: float | None = None
     energy_mj: int | None = None
     """Since the driver was loaded."""

@@ -53,6 +53,8 @@ _GPU = {
     "sm_clock_mhz": _gauge("DCGM_FI_DEV_SM_CLOCK", "SM clock (MHz)."),
     "memory_clock_mhz": _gauge("DCGM_FI_DEV_MEM_CLOCK", "Memory clock (MHz)."),
     "temperature_c": _gauge("DCGM_FI_DEV_GPU_TEMP", "Temperature of the GPU (C)."),
+    "memory_temperature_c": _gauge("DCGM_FI_DEV_MEMORY_TEMP", "Temperature of the memory (C)."),
+    "reserved_mib": _gauge("DCGM_FI_DEV_FB_RESERVED", "Memory that driver and firmware reserve (MiB)."),
     "power_watts": _gauge("DCGM_FI_DEV_POWER_USAGE", "Power draw (W)."),
     "energy_mj": Metric("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "counter", "Energy since the driver was loaded (mJ)."),
     "memory_percent": _gauge("DCGM_FI_DEV_MEM_COPY_UTIL", "Time in which memory was read or written (percent)."),

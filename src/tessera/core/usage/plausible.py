@@ -23,6 +23,8 @@ _MOST = {
     "sm_clock_mhz": 20_000,
     "memory_clock_mhz": 50_000,
     "temperature_c": MOST_CELSIUS,
+    "memory_temperature_c": MOST_CELSIUS,
+    "reserved_mib": MOST_MIB,
     "power_watts": MOST_WATTS,
     "energy_mj": 1 << 62,
     "clocks_event_reasons": KNOWN_REASONS,

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from tessera.core.usage.neighbors import SATURATED, Contention
+from tessera.core.usage.contention import SATURATED, Contention
 from tessera.core.usage.plausible import MOST_CELSIUS, MOST_MIB, MOST_WATTS, percentage, possible, within
 from tessera.core.usage.throttling import ThrottleCause
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport

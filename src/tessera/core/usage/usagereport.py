@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from tessera.core.usage.attribution import ContainerUsage, DeviceUsage
+from tessera.core.usage.contention import Contention, contention_of, gpu_load
 from tessera.core.usage.history import Histories
-from tessera.core.usage.neighbors import Contention, contention_of, gpu_load
 from tessera.core.usage.nodemetrics import NodeUsage
 
 __all__ = [

@@ -62,7 +62,6 @@ class _Handlers:
         limits: on streams.
         clock_s: a monotonic clock.
         log: records that tokens cannot be reviewed.
-        self._log = log
 
     """
 

@@ -11,7 +11,7 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.readings import EngineActivity
 from tessera.core.usage.attribution import ContainerDevice, Owner, attributed
-from tessera.core.usage.neighbors import Contention, contention_of, gpu_load
+from tessera.core.usage.contention import Contention, contention_of, gpu_load
 from tessera.errors import TesseraError
 from tessera.sim.nvmlsim import FOREVER, Machine, Process
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import pynvml
 
 from tessera.clients.gpu.nvml.faults import optional
-from tessera.clients.gpu.nvml.reading import all_processes, mig_devices, used_mib
+from tessera.clients.gpu.nvml.reading import all_processes, mig_devices, reserved_mib, used_mib
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading, RemappedRows
 
@@ -54,6 +54,8 @@ class Measuring:
             sm_clock_mhz=_optional(pynvml.nvmlDeviceGetClockInfo, device, pynvml.NVML_CLOCK_SM),
             memory_clock_mhz=_optional(pynvml.nvmlDeviceGetClockInfo, device, pynvml.NVML_CLOCK_MEM),
             temperature_c=_optional(pynvml.nvmlDeviceGetTemperature, device, pynvml.NVML_TEMPERATURE_GPU),
+            memory_temperature_c=_memory_temperature(device),
+            reserved_mib=_optional(reserved_mib, device),
             power_watts=None if milliwatts is None else milliwatts / 1000,
             energy_mj=_optional(pynvml.nvmlDeviceGetTotalEnergyConsumption, device),
             clocks_event_reasons=reasons,
@@ -162,6 +164,13 @@ def _between(former: Any, sample: Any) -> EngineActivity | None:
 
 def _ecc(device: Any, kind: int) -> int | None:
     return _optional(pynvml.nvmlDeviceGetTotalEccErrors, device, kind, pynvml.NVML_VOLATILE_ECC)
+
+
+def _memory_temperature(device: Any) -> int | None:
+    found = _optional(pynvml.nvmlDeviceGetFieldValues, device, [pynvml.NVML_FI_DEV_MEMORY_TEMP])
+    if not found or found[0].nvmlReturn != pynvml.NVML_SUCCESS:
+        return None
+    return int(found[0].value.uiVal) or None  # 0 of GPUs whose memory has no sensor
 
 
 def _rows(device: Any) -> RemappedRows | None:

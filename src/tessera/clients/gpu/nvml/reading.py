@@ -148,6 +148,12 @@ def used_mib(device: Any) -> int:
     return -(-used // MIB)
 
 
+def reserved_mib(device: Any) -> int | None:
+    """Return the MiB that driver and firmware reserve on a GPU, rounded up; None where that is not reported."""
+    memory = optional(lambda: pynvml.nvmlDeviceGetMemoryInfo(device, version=pynvml.nvmlMemory_v2))
+    return None if memory is None else -(-memory.reserved // MIB)
+
+
 def _compute_mode(device: Any, mig: MigMode | None) -> ComputeMode:
     """Return a GPU's compute mode, which with MIG on is the default. Source: NVML, `nvmlDeviceSetComputeMode`."""
     if mig is not None and mig.current:

@@ -124,9 +124,14 @@ function drawLegend() {
   renew(by("legend"), ...items);
 }
 
-function draw(names) {
-  palette.color(filters.color);
-  if (!filters.color) for (const name of fleet.rest.namespaces) palette.number(name);
+function owners() {
+  if (!filters.color) return fleet.rest.namespaces;
+  const parts = [...fleet.nodes.values()].flatMap((node) => node.gpus).flatMap((gpu) => gpu.parts);
+  return parts.flatMap((part) => part.pods).map((pod) => owner(pod, filters.color));
+}
+
+function draw(changed) {
+  const names = palette.assign(owners()) ? undefined : changed;
   const shown = mosaic.draw(fleet, filters, selected, names);
   const count = [...fleet.nodes.values()].reduce((sum, node) => sum + node.gpus.length, 0);
   by("shown").textContent = shown === count ? "" : `${shown} of ${count} GPUs`;

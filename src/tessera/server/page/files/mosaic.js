@@ -6,32 +6,30 @@ const COLORS = 12;
 const DISTINCT = 7; // the first ones, which differ most
 const HIDDEN = "other namespaces";
 
-// Gives each owner a color for as long as the page is open: by its name, the next one where that is taken.
+// Gives each owner a color: by the names of all owners, whatever came first, so that everybody sees the same ones.
 export class Palette {
   #numbers = new Map();
-  #taken = new Set();
-  #by = "";
+  #names = "";
 
   number(name) {
-    if (!name) return "other";
-    let number = this.#numbers.get(name);
-    if (number === undefined) {
-      number = hash(name) % DISTINCT;
-      if (this.#taken.size < DISTINCT) while (this.#taken.has(number)) number = (number + 1) % DISTINCT;
-      else if (this.#taken.size < COLORS) number = this.#taken.size;
-      else number = hash(name) % COLORS;
-      this.#numbers.set(name, number);
-      this.#taken.add(number);
-    }
-    return number;
+    return name ? (this.#numbers.get(name) ?? hash(name) % COLORS) : "other";
   }
 
-  // Begins anew where colors are of other owners than before: of workloads, or of namespaces.
-  color(by) {
-    if (by === this.#by) return;
-    this.#by = by;
+  // Takes all owners; returns whether any may have another color than before.
+  assign(owners) {
+    const names = [...new Set(owners)].filter(Boolean).sort();
+    if (names.join("\n") === this.#names) return false;
+    this.#names = names.join("\n");
     this.#numbers.clear();
-    this.#taken.clear();
+    const taken = new Set();
+    const colors = names.length > DISTINCT ? COLORS : DISTINCT;
+    for (const name of names) {
+      let number = hash(name) % colors;
+      if (taken.size < colors) while (taken.has(number)) number = (number + 1) % colors;
+      taken.add(number);
+      this.#numbers.set(name, number);
+    }
+    return true;
   }
 }
 

@@ -146,7 +146,7 @@ export function drawSizes(section, rest, filters) {
   const saved = total(shown);
   const content = items.length ? list(section, items) : [];
   if (groups.size > MOST) content.push(element("p", "more", `and ${groups.size - MOST} more workloads`));
-  fill(section, `Right-sizing${saved ? ` · ${gib(saved)} to save` : ""}`, ...content);
+  fill(section, `Right-sizing${saved ? ` · frees ${gib(saved)}` : ""}`, ...content);
 }
 
 function total(group) {
@@ -155,10 +155,12 @@ function total(group) {
 
 function advice(first, saved) {
   const load = first.load_unknown ? " Its load is unknown." : "";
-  if (first.verdict === "too-little") return first.fits ? `Allocated too little: ${first.fits} fits.${load}` : "Needs more memory than its GPU has.";
-  if (first.verdict === "unused") return saved ? `Unused: deleting it frees ${gib(saved)}.` : "Unused: deleting it frees a replica.";
+  if (first.verdict === "too-little") {
+    return first.fits ? `Allocated too little: ${first.fits} fits.${load}` : "Uses over 95 % of its memory; no larger profile of this GPU is known.";
+  }
+  if (first.verdict === "unused") return `Unused. Deleting the pod frees ${saved ? gib(saved) : "a replica"}.`;
   if (first.verdict === "idle") return "Idle: less than 5 % of its compute used.";
-  return `Allocated too much: ${first.fits} fits and frees ${gib(saved)}.${load}`;
+  return `${first.fits} is enough; frees ${gib(saved)}.${load}`;
 }
 
 function duration(seconds) {

@@ -1,4 +1,4 @@
-"""Noisy neighbors: which containers make a GPU or its node lower clocks, or saturate a shared device."""
+"""Contention: which containers make a GPU or its node lower clocks, or saturate a shared device."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence

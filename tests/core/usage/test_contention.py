@@ -12,7 +12,7 @@ from builders.usage import GPU, LARGE, PARTITIONED, SMALL, WHOLE, allocation
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
 from tessera.core.usage.attribution import ContainerDevice, GpuUsage, Owner, attributed
-from tessera.core.usage.neighbors import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of, gpu_load
+from tessera.core.usage.contention import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of, gpu_load
 
 ALLOCATIONS = tuple(allocation(name) for name in "abc")
 A, B, C = (each.name for each in ALLOCATIONS)
