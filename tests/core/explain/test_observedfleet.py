@@ -273,3 +273,17 @@ def test_sharing_fixed_by_an_administrator_is_a_strip_too() -> None:
     fixed = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("nvidia.com/gpu", 4),))
     got = only(node(), gpunode("a", gpu(0, sharing=fixed)), pod("p", WHOLE, share(0, 10000, Mode.TIME_SLICING)))
     assert [part.state for part in got.parts] == ["allocated", "free"]
+
+
+def test_a_pending_pod_has_the_nodes_on_which_the_instances_that_it_requests_are_planned() -> None:
+    layout = (place(A100, "1g.5gb", 6),)
+    desired = (
+        DesiredDevices(gpu="GPU-a-0", instances=(*layout, place(A100, "2g.10gb", 0), place(A100, "2g.10gb", 2))),
+    )
+    pending = (
+        pod("two", {"nvidia.com/mig-2g.10gb": 1}, node=None),
+        pod("one", MIG, node=None),
+        pod("amount", NEED, node=None),
+    )
+    got = view_of(node(), gpunode("a", gpu(0, layout=layout), desired=desired), *pending)
+    assert {each.pod: each.created_on for each in got.pending} == {"two": ("a",), "one": (), "amount": ()}

@@ -434,7 +434,9 @@ CAUSES = {
     "n001, GPU 4": "Caused by research/w1. "
     "Part of the load came from processes that exited and cannot be attributed to a pod.",
 }
-CARDS = "Object.fromEntries([...document.querySelectorAll('#%s li')].map(e => [e.querySelector('b').innerText, e.%s]))"
+ENTRIES = (
+    "Object.fromEntries([...document.querySelectorAll('#%s li')].map(e => [e.querySelector('b').innerText, e.%s]))"
+)
 LAST = "querySelector('p:last-of-type').innerText"
 
 
@@ -449,8 +451,8 @@ async def test_each_filter_total_verdict_and_cause_shows_what_it_says() -> None:
         await tab.run("document.querySelectorAll('button.all').forEach((each) => each.click())")
         totals = "Object.fromEntries([...document.querySelectorAll('#totals div')].map(e => e.innerText.split('\\n')))"
         assert await tab.run(totals) == TOTALS
-        assert await tab.run(CARDS % ("sizes", LAST)) == ADVICE
-        assert await tab.run(CARDS % ("slow", LAST)) == CAUSES
+        assert await tab.run(ENTRIES % ("sizes", LAST)) == ADVICE
+        assert await tab.run(ENTRIES % ("slow", LAST)) == CAUSES
 
         async def choose(name: str, value: str) -> None:
             await tab.run(
@@ -467,9 +469,9 @@ async def test_each_filter_total_verdict_and_cause_shows_what_it_says() -> None:
         assert found == STATES
         await choose("state", "")
         await choose("namespace", "ml")
-        assert await tab.run(CARDS % ("pending", "querySelector('b').innerText")) == {"ml/large": "ml/large"}
-        assert set(await tab.run(CARDS % ("sizes", LAST))) == {"ml/p0-0-0", "ml/p0-0-3"}
-        assert set(await tab.run(CARDS % ("slow", LAST))) == {"n001, GPU 0"}
+        assert await tab.run(ENTRIES % ("pending", "querySelector('b').innerText")) == {"ml/large": "ml/large"}
+        assert set(await tab.run(ENTRIES % ("sizes", LAST))) == {"ml/p0-0-0", "ml/p0-0-3"}
+        assert set(await tab.run(ENTRIES % ("slow", LAST))) == {"n001, GPU 0"}
         await choose("namespace", "")
         legend = "[...document.querySelectorAll('#legend li')].map((each) => each.innerText)"
         assert {"batch", "ml", "research", "vision"} <= set(await tab.run(legend))
@@ -559,6 +561,7 @@ async def test_what_was_allocated_too_much_is_said_with_what_would_fit_and_what_
 async def test_every_panel_is_drawn_and_axe_finds_nothing_wrong_with_them(dark: bool) -> None:
     kube = await fleet(16)
     await make_pod(kube, "large", {"tessera.dev/gpu-memory": 30})
+    await make_pod(kube, "small", MIG)
     for kind, status in (
         (NODE_IMAGES, {"images": [{"image": "vllm:1", "state": "Present"}]}),
         (NODE_MODELS, {"models": [{"name": "bert", "state": "Fetching", "fetchedBytes": 1, "totalBytes": 3}]}),
@@ -569,6 +572,7 @@ async def test_every_panel_is_drawn_and_axe_finds_nothing_wrong_with_them(dark: 
         await tab.open(f"{url}?gpu=n000/0", dark=dark, height=2000)
         for panel, words in (
             ("pending", "ns/large"),
+            ("pending", "MIG instances are being created on n000, n001."),
             ("slow", "throttled: thermal"),
             ("sizes", "1g.5gb is enough"),
             ("model-servers", "research/llm"),

@@ -161,6 +161,8 @@ class PendingView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """As of `PodView`."""
     need: str
     reason: str = ""
+    created_on: tuple[str, ...] = ()
+    """Nodes on which MIG instances that it requests by name are planned and do not exist yet."""
 
 
 class WorkloadRecommendation(Recommendation, frozen=True, kw_only=True, omit_defaults=True):

@@ -30,7 +30,7 @@ from tessera.core.explain.inspection import (
     NodeInspection,
     inspect,
 )
-from tessera.core.gpu.sharing import Mode
+from tessera.core.gpu.sharing import Mode, mig_resource
 from tessera.core.storage.images.warmup import ObservedImage
 from tessera.core.storage.models.nodemodels import ObservedModel
 from tessera.core.usage.activity import is_idle
@@ -96,10 +96,20 @@ def fleet_view(observed: PageObservation) -> FleetView:
     places = {pod.pod.key: pod.node for pod in cluster.pods}
     activity = {key: percent for (node, key), percent in observed.measured.activity.items() if places.get(key) == node}
     pods = _Pods(workloads, places, activity)
+    views = tuple(_node(each, nodes[each.name], observed, pods) for each in found.nodes)
+    planned = _planned(views)
+    resources = {pod.pod.key: [ask.resource for ask in pod.pod.need.asks] for pod in cluster.pods}
     return FleetView(
-        nodes=tuple(_node(each, nodes[each.name], observed, pods) for each in found.nodes),
+        nodes=views,
         pending=tuple(
-            PendingView(namespace=namespace, pod=pod, workload=workloads[each.pod], need=each.need, reason=each.message)
+            PendingView(
+                namespace=namespace,
+                pod=pod,
+                workload=workloads[each.pod],
+                need=each.need,
+                reason=each.message,
+                created_on=tuple(dict.fromkeys(name for resource in resources[each.pod] for name in planned[resource])),
+            )
             for each in found.pending
             for namespace, pod in (_split(each.pod),)
         ),
@@ -109,6 +119,16 @@ def fleet_view(observed: PageObservation) -> FleetView:
         namespaces=tuple(sorted(namespaces)),
         notes=found.notes,
     )
+
+
+def _planned(nodes: Iterable[NodeView]) -> Mapping[str, Sequence[str]]:
+    """Return the nodes on which free MIG instances are planned that do not exist yet, by their resource."""
+    found = defaultdict[str, list[str]](list)
+    for node in nodes:
+        for part in (part for gpu in node.gpus for part in gpu.parts):
+            if part.state == "desired":
+                found[mig_resource(part.label)].append(node.name)
+    return found
 
 
 def _recommended(observed: PageObservation, pods: _Pods) -> Iterator[WorkloadRecommendation]:

@@ -48,7 +48,7 @@ export function drawPending(section, rest, filters) {
   const shown = rest.pending.filter((pod) => !filters.namespace || pod.namespace === filters.namespace);
   const groups = new Map(); // pods of one workload pending for one reason are one entry
   for (const pod of shown) {
-    const key = [pod.namespace, workload(pod), pod.need, pod.reason].join("\n");
+    const key = [pod.namespace, workload(pod), pod.need, pod.reason, pod.created_on].join("\n");
     groups.set(key, [...(groups.get(key) ?? []), pod]);
   }
   const items = [...groups.values()].slice(0, MOST).map(([first, ...others]) => {
@@ -57,7 +57,9 @@ export function drawPending(section, rest, filters) {
     const title = entry(`${first.namespace}/${name}`, { namespace: first.namespace });
     title.firstChild.title = `Show GPUs and pods of ${first.namespace}`;
     item.append(title, element("span", "need", first.need));
-    if (first.reason) item.append(element("p", "", first.reason));
+    const planned = first.created_on?.length ? `MIG instances are being created on ${first.created_on.join(", ")}.` : "";
+    if (planned) item.append(element("p", "", planned));
+    if (first.reason && !planned) item.append(element("p", "", first.reason));
     if (first.reason) item.lastChild.title = first.reason;
     return item;
   });
