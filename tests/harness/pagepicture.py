@@ -11,10 +11,13 @@ from tessera.sim.embedded import Embedded
 
 __all__ = ["take"]
 
-_MATURE_S = 24
-"""By then jobs, notebooks and model servers run."""
-_SHOWN = "document.querySelector('#pending li') && document.querySelector('.part.planned')"
-"""A pod is pending, and an instance that is planned for another does not exist yet."""
+_MATURE_S = 65
+"""By then model servers have followed a rising load for a while, and few pods are pending."""
+_SHOWN = (
+    "document.querySelector('#pending li') && document.querySelectorAll('#pending li').length < 4"
+    " && document.querySelector('.part.planned')"
+)
+"""A pod or a few are pending, and an instance that is planned for another does not exist yet."""
 _END = "Math.ceil(document.getElementById('columns').getBoundingClientRect().bottom + scrollY)"
 _MOST_BYTES = 200_000
 
