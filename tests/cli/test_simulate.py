@@ -176,7 +176,7 @@ def test_figures_are_written_into_a_new_folder(folder: Path, tmp_path: Path) -> 
 
 # sentence: (words after the folder, what the error says)
 WRONG = {
-    "an unknown trace lists those there are": (["--trace", "huge", "--policy", "random"], "has tiny"),
+    "an unknown trace lists those there are": (["--trace", "huge", "--policy", "random"], "name one of tiny"),
     "an unknown policy lists those there are": (["--trace", "tiny", "--policy", "best"], "'first-fit'"),
     "a ratio of nothing": (["--trace", "tiny", "--policy", "random", "--ratio", "0"], "range 0<x<=100"),
     **{

@@ -335,8 +335,12 @@ def test_local_disks_become_volumes_of_pods(image_cluster: Cluster, disk: str) -
         one["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
         image_cluster.apply(one)
         until_running(image_cluster, "writer")
-        (found,) = node.path("/mnt/disks/tessera/volumes").glob("*/file")
-        assert found.read_text() == "hello\n"
+        volumes = node.path("/mnt/disks/tessera/volumes")
+        until(
+            "its file",
+            lambda: [found.read_text() for found in volumes.glob("*/file")] == ["hello\n"],
+            timeout_s=_WAIT_S,
+        )
     finally:
         image_cluster.kubectl("delete", "pod", "writer", "--ignore-not-found", "--wait")
         image_cluster.kubectl("delete", "daemonset", "tessera-disks", f"--namespace={NAMESPACE}", "--ignore-not-found")
