@@ -127,6 +127,25 @@ async def test_a_container_is_held_to_the_index_that_it_was_told(node: Node) -> 
     assert dict((await node.kubelet.create("default", "p", "main")).env)["NVIDIA_VISIBLE_DEVICES"] == "0:2"
 
 
+async def test_beside_cdi_a_container_is_named_no_index(node: Node) -> None:
+    """CDI names the same device by UUID: that an instance before it goes changes nothing."""
+    how = PluginOptions(id_strategy="index", list_strategies=("envvar", "volume-mounts", "cdi-cri"))
+    layout = sevenths()[:3]
+    gpu = facts(0, layout=layout)
+    await node.offer((gpu, mig(layout)), how=how)
+    for name in ("p", "q", "r"):
+        given = await node.run(name, SLICE)
+        uuid = dict(given.env)["TESSERA_GPU_UUIDS"]
+        assert dict(given.env)["NVIDIA_VISIBLE_DEVICES"] == uuid
+        assert given.cdi_devices == (f"tessera.dev/gpu={uuid}",)
+    gone = next(each for each in node.plugins.gate.record.entries if each.ids == (gpu.instances[0].uuid,))
+    node.end(gone.pod.rpartition("/")[2])
+    fewer = msgspec.structs.replace(gpu, instances=gpu.instances[1:])
+    await node.offer((fewer, mig(layout[1:])), how=how)
+    for _, name in list(node.pods):
+        await node.kubelet.create("default", name, "main")
+
+
 async def test_the_index_that_a_container_was_told_is_known_after_a_reboot(node: Node) -> None:
     how, one = PluginOptions(id_strategy="index"), Container(name="main", limits=((GPU, 1),))
     first, second = facts(0, "T4"), facts(1, "T4")

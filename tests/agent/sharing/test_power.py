@@ -32,7 +32,7 @@ async def test_caps_and_clocks_are_set_and_put_back_by_another_agent(tmp_path: P
         assert (await watts(driver), driver.clocks_mhz) == (default - 10, {uuid: (300, 900)})
     other = PowerKeeper(driver, record, logger())
     assert await other.apply([], await driver.inventory()) == ()
-    assert await driver.inventory() == before
+    assert (await driver.inventory()).gpus == before.gpus
     assert driver.clocks_mhz == {}
     assert record.read_text() == "[]"
 

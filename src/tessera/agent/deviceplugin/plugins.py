@@ -92,12 +92,12 @@ class Plugins:
         self._observe(inventory)
         if not self._adopted:
             await self._clean_up_record()
-            self.gate.record.follow(inventory)
+            self.gate.record.follow(self._maker.inventory)
             self._adopted = True
 
     def _observe(self, inventory: Inventory) -> None:
         self._maker.observe(inventory)
-        self.gate.record.follow(inventory)
+        self.gate.record.follow(self._maker.inventory)
 
     async def offer(
         self,

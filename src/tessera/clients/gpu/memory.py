@@ -6,6 +6,7 @@ For demos, the simulator and tests.
 import asyncio
 import contextlib
 import itertools
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from typing import Any, Self
@@ -208,11 +209,19 @@ class MemoryDriver:
 
     async def inventory(self) -> Inventory:
         """Return all GPUs as they are now."""
+        asked_ns = time.monotonic_ns()
         fault = await self._reach("inventory")
         if fault.error is not None:
             raise fault.error
         gpus = tuple(sorted(self._gpus.values(), key=lambda each: each.index))
-        return Inventory(gpus=gpus, driver=_DRIVER, nvml=f"13.{_DRIVER}", cuda=_CUDA, memory_limits=self._memory_limits)
+        return Inventory(
+            gpus=gpus,
+            driver=_DRIVER,
+            nvml=f"13.{_DRIVER}",
+            cuda=_CUDA,
+            memory_limits=self._memory_limits,
+            asked_ns=asked_ns,
+        )
 
     async def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
         """Return the processes on a GPU and on its instances, sorted."""

@@ -112,6 +112,9 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     unseen: tuple[int, ...] = ()
     """Indices of GPUs that the driver counts and has never shown, because they were lost before the first query;
     nothing else is known of them."""
+    asked_ns: int = 0
+    """When the driver was asked, on this process's monotonic clock in nanoseconds: of two inventories the one asked
+    for later is the newer."""
 
     @property
     def remarks(self) -> tuple[str, ...]:

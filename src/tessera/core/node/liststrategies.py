@@ -36,7 +36,7 @@ class DeviceInjection(msgspec.Struct, frozen=True, kw_only=True):
     strategies: tuple[ListStrategy, ...] = ("envvar",)
     pass_device_specs: bool = False
     by_index: bool = False
-    """Whether `Allocate` names whole devices by the driver's index (`deviceIDStrategy`), not by UUID."""
+    """Whether `deviceIDStrategy` is `index`."""
     annotation_prefix: str = "cdi.k8s.io/"
     dev_root: str = "/"
     """Host folder that contains the driver's `/dev`."""
@@ -48,6 +48,14 @@ class DeviceInjection(msgspec.Struct, frozen=True, kw_only=True):
     def cdi(self) -> bool:
         """Whether the runtime gets CDI names."""
         return not _CDI.isdisjoint(self.strategies)
+
+    @property
+    def names_by_index(self) -> bool:
+        """Whether `Allocate` names whole devices by the driver's index, not by UUID.
+
+        Not beside CDI, which names UUIDs: with two names a container may start only while both are of its devices.
+        """
+        return self.by_index and not self.cdi
 
     @property
     def fixed_at_allocate(self) -> bool:

@@ -2,15 +2,20 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from builders.gpunodes import facts, sevenths
 from harness.pluginnode import CDI, GPU, MEMORY, NEED, SLICE, WHOLE, Node, mig, share
 from tessera.api.kubernetes.devicecheckpoint import DEVICE_CHECKPOINT
 from tessera.clients.kubelet import Container
+from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations.agentallocations import AllocatedDevice
 from tessera.core.gpu.deviceids import DeviceId
-from tessera.core.gpu.inventory import Inventory
+from tessera.core.gpu.inventory import GpuFacts, Inventory
+from tessera.core.gpu.sharing import AUTO, Mode
+from tessera.core.node.nodesharing import PluginOptions
+from tessera.core.workload.need import Isolation
 from tessera.errors import Conflict
 
 pytestmark = pytest.mark.anyio
@@ -230,3 +235,61 @@ async def test_a_container_that_gets_one_of_its_two_resources_waits_no_longer_fo
             await node.kubelet.create("default", "p", "main")
         assert list(node.plugins.gate.refusals.blocked_pods()) == blocked
         node.passed_s += 21
+
+
+TWO = facts(0, layout=sevenths()[:2])
+
+
+def with_uuids(*uuids: str) -> GpuFacts:
+    """Return a GPU with instances of these UUIDs, from the first memory slice on."""
+    made = (msgspec.structs.replace(TWO.instances[place], uuid=uuid) for place, uuid in enumerate(uuids))
+    return msgspec.structs.replace(TWO, instances=tuple(made))
+
+
+def seventh(start: int) -> Share:
+    return share(
+        0, 4864, mode=Mode.MIG, profile="1g.5gb", start=start, isolation=Isolation.HARDWARE, compute_percent=14
+    )
+
+
+@pytest.mark.parametrize("published", [False, True])
+async def test_a_pass_with_an_older_inventory_moves_nobody(node: Node, *, published: bool) -> None:
+    """It began before two containers got the instances that they run on, one with the UUID of one that is gone."""
+    now, before = with_uuids("MIG-b", "MIG-a"), Inventory(gpus=(with_uuids("MIG-a"),), asked_ns=1)
+    await node.offer((now, AUTO))
+    await node.plugins.adopt(Inventory(gpus=(now,), asked_ns=2))
+    for start, name in ((1, "q"), (0, "p")):
+        node.assign(name, 4, seventh(start))
+        await node.run(name, NEED, 4)
+    record = node.plugins.gate.record.entries
+    if published:
+        await node.plugins.offer(node.offered((before.gpus[0], AUTO)), before, PluginOptions())
+    else:
+        await node.plugins.adopt(before)
+    assert node.plugins.gate.record.entries == record
+    assert node.plugins.gate.refusals.double_allocations() == ()
+
+
+async def test_a_conflict_by_instances_that_moved_is_one_after_half_a_minute_without_a_break(node: Node) -> None:
+    """By CDI, too: one that was created again has the UUID of another, whose own the driver may be about to create."""
+    before, after = with_uuids("MIG-a"), with_uuids("MIG-b", "MIG-a")
+    other = facts(1, "T4")
+    await node.offer((before, mig(sevenths()[:1])), (other, MEMORY), how=CDI)
+    await node.run("p", SLICE)
+    node.assign("q", 4, seventh(1))
+    await node.run("q", NEED, 4)
+
+    def conflicts() -> list[str]:
+        return [later.pod for later, _ in node.plugins.gate.refusals.double_allocations()]
+
+    for _ in range(2):
+        await node.plugins.adopt(Inventory(gpus=(after, other)))
+        for _ in range(3):
+            assert conflicts() == []
+            node.passed_s += 9
+        await node.plugins.adopt(Inventory(gpus=(before, other)))
+        assert conflicts() == []
+    await node.plugins.adopt(Inventory(gpus=(after, other)))
+    assert conflicts() == []
+    node.passed_s += 30
+    assert conflicts() == ["default/p"]

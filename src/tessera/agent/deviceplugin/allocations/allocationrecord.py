@@ -44,7 +44,7 @@ from tessera.core.deviceplugin.allocations.formerentries import (
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.allocations.lastgate import GateObservation, named, of_pod
 from tessera.core.deviceplugin.allocations.lostentries import still_lost, unknown_uses
-from tessera.core.deviceplugin.allocations.relocation import relocated
+from tessera.core.deviceplugin.allocations.relocation import moved, relocated
 from tessera.core.deviceplugin.offers.advertise import PluginDevice
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
@@ -100,6 +100,8 @@ class AllocationRecord:
         """Unreadable entries of pods with processes when that was last observed."""
         self._on_disk = frozenset(self._entries)
         """What the file has at least."""
+        self.moved = frozenset[tuple[str, str, str]]()
+        """Containers (`container_key`) whose MIG instances the driver has shown elsewhere since this agent started."""
         self._admitting: list[AgentAllocation] = []
         """Pending `Allocate` calls, not on record yet: their devices must not count as free."""
 
@@ -310,7 +312,9 @@ class AllocationRecord:
 
     def follow(self, inventory: Inventory) -> None:
         """Record where the driver has the MIG instances now that containers were given by UUID (`relocated`)."""
-        self._keep_in_memory(relocated(self._entries, inventory, self.next_ns()))
+        after = relocated(self._entries, inventory, self.next_ns())
+        self.moved = (self.moved | moved(self._entries, after)) & {each.container_key for each in after}
+        self._keep_in_memory(after)
 
     def note_uuids(self, resource: str, ids: Iterable[str], uuids: tuple[str, ...]) -> None:
         """Record the UUIDs by which an `Allocate` call that is in progress will name the devices of a share.
@@ -339,10 +343,9 @@ class AllocationRecord:
         self.keep(completed(self._entries, assigned, uses, revoked))
 
     def clear_presumed_uses(self, resource: str, ids: Iterable[str], unassigned: Container[str]) -> None:
-        """Count nothing as used of the allocations of pods without an assignment.
+        """Count nothing as used of the allocations of pods without an assignment (`lastgate.without_unassigned`).
 
-        What a container was started with stays counted, even if the pod's assignment changed since. Guessed
-        entries are safe to drop: `Gate.start` records the real ones before a container starts.
+        Guessed entries are safe to drop: `Gate.start` records the real ones before a container starts.
 
         Args:
             resource: of the ids.
@@ -353,17 +356,7 @@ class AllocationRecord:
             Unavailable: the record cannot be written.
 
         """
-        own = (resource, tuple(sorted(ids)))
-        self.keep(
-            tuple(
-                msgspec.structs.replace(each, uses=())
-                if (each.resource, each.ids) == own
-                and not each.started
-                and (not each.uid or each.presumed or each.pod in unassigned)
-                else each
-                for each in self._entries
-            )
-        )
+        self.keep(lastgate.without_unassigned(self._entries, resource, tuple(sorted(ids)), unassigned))
 
     def void_presumed(self, resource: str, ids: tuple[str, ...]) -> None:
         """Count nothing as used of a container that was answered with another's devices (`lastgate.without_presumed`).
@@ -474,7 +467,7 @@ class AllocationRecord:
         record: tuple[AgentAllocation, ...],
     ) -> Iterator[AgentAllocation]:
         """Yield entries for allocations that the record lacks."""
-        known = {(each.uid, each.container, each.resource) for each in record}
+        known = {each.container_key for each in record}
         pending = {(each.resource, each.ids) for each in record if not each.uid}
         for each in allocated:
             if (each.uid, each.container, each.resource) in known or (each.resource, each.device_ids) in pending:

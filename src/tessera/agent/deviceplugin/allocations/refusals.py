@@ -1,6 +1,6 @@
 """The gate's refusals: pods that cannot start, ids allocated twice, devices that no pod can be sent to."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tessera.agent.deviceplugin.allocations.allocationrecord import AllocationRecord
@@ -19,6 +19,8 @@ __all__ = ["Refusals"]
 
 _BLOCKED_S = 60.0
 """After this a container that is refused again and again waits for something that will not happen by itself."""
+_MOVED_S = 30.0
+"""For how long a conflict stands whose devices the driver has shown elsewhere: it may be creating the others anew."""
 _LOST = "no devices found allocated in local cache for pod {}, container {}, resource {}"
 """Of a container that the kubelet cannot start: it allocates nothing again for a pod that it has admitted, and asks no
 plugin. Source: kubernetes `pkg/kubelet/cm/devicemanager/manager.go`, `callPreStartContainerIfNeeded`."""
@@ -67,10 +69,12 @@ class Refusals:
         """UIDs of the pods that blocked others."""
         self._duplicates: dict[tuple[str, tuple[str, ...]], tuple[tuple[AgentAllocation, Clash], ...]] = {}
         """Containers whose ids were also allocated to an earlier pod, by resource and ids."""
+        self._moved_s: dict[tuple[tuple[str, str, str], ...], float] = {}
+        """Conflicts of containers whose devices moved, and since when they stand without a break."""
 
     def refuse(self, holder: AgentAllocation, text: str, rival: str = "", *, final: bool = False) -> None:
         """Remember that a container may not start, and why, as long as it is refused; for good if that is final."""
-        key, now_s = _key(holder), self._clock_s()
+        key, now_s = holder.container_key, self._clock_s()
         before = self._refused.get(key)
         if before is None or not before.final:
             since_s = now_s if before is None else before.since_s
@@ -78,7 +82,7 @@ class Refusals:
 
     def forget(self, holder: AgentAllocation) -> None:
         """Forget a refused container: it started."""
-        self._refused.pop(_key(holder), None)
+        self._refused.pop(holder.container_key, None)
 
     def note_survivor(self, clash: Clash) -> None:
         """Remember the pod that blocked another."""
@@ -144,7 +148,8 @@ class Refusals:
         """Return what two pods cannot both have, each time with the later pod.
 
         Equal ids are a conflict, even if they stand for units, when one of the pods is to start: the kubelet's call
-        does not say which of them it is for.
+        does not say which of them it is for. A conflict by where the driver shows instances now is one after half a
+        minute: as long as it creates instances again, the next may end it.
         """
         living = {uid for uid, pod in self._view.by_uid().items() if not is_ending(pod)}
         ending = {each.uid for each in self._record.entries} - living
@@ -154,12 +159,21 @@ class Refusals:
             if (left := tuple((later, clash) for later, clash in each if _both_live(later, clash, living)))
         }
         duplicates = (each for those in self._duplicates.values() for each in those)
-        return (*duplicates, *double_allocations(self._record.entries, self._capacity(), ending))
+        conflicts = double_allocations(self._record.entries, self._capacity(), ending)
+        return (*duplicates, *self._lasting(conflicts))
+
+    def _lasting(self, conflicts: Iterable[tuple[AgentAllocation, Clash]]) -> Iterator[tuple[AgentAllocation, Clash]]:
+        """Yield conflicts of containers whose devices did not move, and those that stand long enough."""
+        before, self._moved_s, now_s = self._moved_s, {}, self._clock_s()
+        for later, clash in conflicts:
+            key = tuple(each.container_key for each in (later, clash.other) if each is not None)
+            if self._record.moved.isdisjoint(key):
+                yield later, clash
+                continue
+            self._moved_s[key] = since_s = before.get(key, now_s)
+            if now_s - since_s >= _MOVED_S:
+                yield later, clash
 
 
 def _both_live(later: AgentAllocation, clash: Clash, living: set[str]) -> bool:
     return later.uid in living and clash.other is not None and clash.other.uid in living
-
-
-def _key(holder: AgentAllocation) -> tuple[str, str, str]:
-    return holder.uid, holder.container, holder.resource

@@ -77,7 +77,9 @@ class DeviceMaker:
         """Unit of the resources that are amounts of memory, in MiB."""
 
     def observe(self, inventory: Inventory) -> None:
-        """Set the inventory."""
+        """Set the inventory, unless it is older than the last one: a pass lasts seconds, and containers do not wait."""
+        if inventory.asked_ns < self.inventory.asked_ns:
+            return
         self.inventory = inventory
         caps = self._place.caps
         try:

@@ -39,7 +39,7 @@ class DeviceHandover:
         shares = [_share(resource, device, gpus) for device in devices]
         uuids = tuple(dict.fromkeys(device.uuid for device in devices))
         made = self._maker.edits(shares, {facts.index: facts for facts in gpus.values()})
-        visible = self.indices(uses_of_devices(devices)) if self.injection.by_index else uuids
+        visible = self.indices(uses_of_devices(devices)) if self.injection.names_by_index else uuids
         named = by_cdi(self.injection, GPU_KIND, uuids)
         return container_response(self.injection, named, visible, naming(uuids, made))
 

@@ -159,7 +159,7 @@ class OfferedResource(ListedResource[Resource]):
         # The strategies may change while the gate looks at pods: answer and record have those of now.
         handover, uses = self._handover, _uses(devices)
         given, injection = handover.give(self.resource, devices), handover.injection
-        indices = handover.indices(uses) if injection.by_index and injection.fixed_at_allocate else ()
+        indices = handover.indices(uses) if injection.names_by_index else ()
         await self._gate.admit(self.resource.name, ids, uses, injection.strategies, indices)
         return given
 

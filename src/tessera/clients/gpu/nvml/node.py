@@ -1,5 +1,6 @@
 """All GPUs of this node by NVML. Everything here runs in the driver's thread."""
 
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -90,6 +91,7 @@ class NvmlNode:
 
     def inventory(self) -> Inventory:
         """Return all GPUs as they are now."""
+        asked_ns = time.monotonic_ns()
         notes: dict[tuple[str, str], list[int]] = {}
         limits = False
         with translated("GPU driver"):
@@ -112,6 +114,7 @@ class NvmlNode:
                 memory_limits=limits,
                 notes=(*_sentences(notes), *self._silent()),
                 unseen=tuple(sorted((*self._unseen, *unread))),
+                asked_ns=asked_ns,
             )
 
     def _read(self, gpu: KnownGpu) -> tuple[str, ...]:

@@ -145,6 +145,11 @@ class AgentAllocation(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the entry has what `Allocate` answered; those of former agents lack some of it."""
 
     @property
+    def container_key(self) -> tuple[str, str, str]:
+        """UID of the pod, container and resource."""
+        return self.uid, self.container, self.resource
+
+    @property
     def holder(self) -> str:
         """The container, for people."""
         if not self.uid:
@@ -231,7 +236,7 @@ def completed(
     found = []
     for each in record:
         lacks = each.started and each.uses and not each.assignment and not each.key and each.uid in assigned
-        if lacks and uses.get((each.uid, each.container, each.resource)) == each.uses:
+        if lacks and uses.get(each.container_key) == each.uses:
             found.append(with_assignment(each, assigned[each.uid]))
         elif each.assignment and revoked(each.key):
             found.append(with_assignment(each, SignedAssignment(key=each.key)))
@@ -368,7 +373,7 @@ def clashes(
 def replaces(new: AgentAllocation, old: AgentAllocation) -> bool:
     """Return whether an entry replaces that of the same container, or the answer to its `Allocate`."""
     if old.uid:
-        return (old.uid, old.container, old.resource) == (new.uid, new.container, new.resource)
+        return old.container_key == new.container_key
     return bool(new.uid) and (old.resource, old.ids) == (new.resource, new.ids)
 
 

@@ -75,7 +75,7 @@ def _completed(
     if not is_vague(entry):
         return entry
     if entry.resource in SHARE_RESOURCES:
-        uses = assigned.get((entry.uid, entry.container, entry.resource), ())
+        uses = assigned.get(entry.container_key, ())
         same = [msgspec.structs.replace(use, mps=None) for use in uses] == list(entry.uses)
         return msgspec.structs.replace(entry, uses=uses) if same else entry
     if entry.uid not in running:
@@ -117,7 +117,7 @@ def with_answers(
     """
     found = []
     for each in record:
-        answer = None if each.answer_known else answers.get((each.uid, each.container, each.resource))
+        answer = None if each.answer_known else answers.get(each.container_key)
         found.append(each if answer is None else with_answer(each, answer, capacity_mib))
     return tuple(found)
 
@@ -164,6 +164,6 @@ def assigned_uses(
     uses_of: Callable[[KubeletAllocation], tuple[AllocatedDevice, ...]],
 ) -> AssignedDevices:
     """Return what containers use by their assignment, of entries that do not say whether by an MPS daemon."""
-    vague = {(each.uid, each.container, each.resource) for each in record if is_vague(each)}
+    vague = {each.container_key for each in record if is_vague(each)}
     keys = {(each.uid, each.container, each.resource): each for each in allocated if each.resource in SHARE_RESOURCES}
     return {key: uses_of(each) for key, each in keys.items() if key in vague}

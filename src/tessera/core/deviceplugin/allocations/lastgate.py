@@ -39,6 +39,7 @@ __all__ = [
     "weaker_device",
     "weaker_use",
     "without_presumed",
+    "without_unassigned",
 ]
 
 
@@ -302,10 +303,10 @@ def later_holders(
         created_ns: creation time of each pod, by UID, for pods that are not in the record.
 
     """
-    known = {(each.uid, each.container, each.resource): each.at_ns for each in record}
+    known = {each.container_key: each.at_ns for each in record}
 
     def age(holder: AgentAllocation) -> tuple[bool, int, str]:
-        at_ns = known.get((holder.uid, holder.container, holder.resource))
+        at_ns = known.get(holder.container_key)
         return at_ns is None, created_ns.get(holder.uid, 0) if at_ns is None else at_ns, holder.uid
 
     ordered = sorted(containers, key=age)
@@ -337,6 +338,30 @@ def without_presumed(
     return tuple(
         msgspec.structs.replace(each, uses=(), presumed=False)
         if each.presumed and not each.started and (each.resource, each.ids) == (resource, ids)
+        else each
+        for each in record
+    )
+
+
+def without_unassigned(
+    record: Iterable[AgentAllocation], resource: str, ids: tuple[str, ...], unassigned: Container[str]
+) -> tuple[AgentAllocation, ...]:
+    """Return the record without what pods without an assignment would use: they were not allowed to start.
+
+    What a container was started with stays counted, even if the pod's assignment changed since.
+
+    Args:
+        record: the allocations.
+        resource: of the ids.
+        ids: sorted.
+        unassigned: these pods (`namespace/name`).
+
+    """
+    return tuple(
+        msgspec.structs.replace(each, uses=())
+        if (each.resource, each.ids) == (resource, ids)
+        and not each.started
+        and (not each.uid or each.presumed or each.pod in unassigned)
         else each
         for each in record
     )

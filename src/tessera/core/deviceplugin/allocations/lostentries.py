@@ -23,7 +23,7 @@ def still_lost(lost: Iterable[LostEntry], record: Iterable[AgentAllocation]) -> 
 
     A pod of which another entry could be read is not known by that one.
     """
-    known = {(each.uid, each.container, each.resource) for each in record if each.pod}
+    known = {each.container_key for each in record if each.pod}
     pods = {uid for uid, _, _ in known}
     return frozenset(
         each for each in lost if each not in known and (each.container is not None or each.uid not in pods)

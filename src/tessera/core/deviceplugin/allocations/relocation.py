@@ -15,7 +15,7 @@ from tessera.core.gpu.deviceids import DeviceId, devices_by_uuid, overlap
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.workload.resources import SHARE_RESOURCES
 
-__all__ = ["absent_device", "device_mismatch", "relocated", "uuids_of"]
+__all__ = ["absent_device", "device_mismatch", "moved", "relocated", "uuids_of"]
 
 _UNRECORDED = "it was started with a GPU that is no longer recorded"
 
@@ -45,13 +45,25 @@ def relocated(record: Iterable[AgentAllocation], inventory: Inventory, now_ns: i
     """
     present, before = devices_by_uuid(inventory), tuple(record)
     after = [_relocated(each, present) for each in before]
-    moved = [number for number, each in enumerate(before) if _devices(each) != _devices(after[number])]
-    moved.sort(key=lambda number: before[number].at_ns)
-    times = {number: now_ns + place for place, number in enumerate(moved)}
+    late = [number for number, each in enumerate(before) if _devices(each) != _devices(after[number])]
+    late.sort(key=lambda number: before[number].at_ns)
+    times = {number: now_ns + place for place, number in enumerate(late)}
     return tuple(
         msgspec.structs.replace(each, at_ns=times[number]) if number in times else each
         for number, each in enumerate(after)
     )
+
+
+def moved(before: Iterable[AgentAllocation], after: Iterable[AgentAllocation]) -> frozenset[tuple[str, str, str]]:
+    """Return the containers (`container_key`) that `relocated` has put elsewhere, or into others' way again.
+
+    Args:
+        before: the allocations.
+        after: the same, as `relocated` returned them.
+
+    """
+    pairs = zip(before, after, strict=True)
+    return frozenset(new.container_key for old, new in pairs if old.uses != new.uses)
 
 
 def _devices(entry: AgentAllocation) -> frozenset[DeviceId]:
