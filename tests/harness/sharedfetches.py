@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.peernodes import PATIENCE, peer_tls
+from tessera.agent.storage.models.cancellation import Cancellation
 from tessera.agent.storage.models.peers.chunksources import ChunkSources
 from tessera.agent.storage.models.peers.peerchunks import PeerChunks
 from tessera.agent.storage.models.peers.sharedchunks import SharedChunks
@@ -45,7 +46,7 @@ def shared_fetch(folder: Path, pki: Path) -> Iterator[SharedFetch]:
     """Begin to fetch `FIRST` and `SECOND`; all chunks are missing."""
     store = MemoryStore({"first.bin": FIRST, "second.bin": SECOND})
     progress = Progress(lambda _done, _total: None, len(FIRST) + len(SECOND))
-    reader = Reader(TransferSource(store, TransferLimits(), progress))
+    reader = Reader(TransferSource(store, TransferLimits(), progress, Cancellation()))
     named: dict[str, str] = {}
     connections = PeerConnections(asking_context_of(peer_tls(pki)), PATIENCE)
     peers = PeerChunks("127.0.0.1:1", connections, PATIENCE, named.__setitem__)

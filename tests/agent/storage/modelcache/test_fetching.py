@@ -3,17 +3,21 @@
 import asyncio
 import errno
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
 
 from tessera.agent.storage.modelcache.disk import ModelDisk
 from tessera.agent.storage.modelcache.fetching import Fetches
-from tessera.clients.store import MemoryStore, ObjectStore
+from tessera.agent.storage.models.reading import TransferLimits
+from tessera.clients.store import Body, MemoryStore, ObjectStore, Temporary
+from tessera.clients.store.protocol import Contents
 from tessera.core.storage.models.cacheplan import CachePlan
 from tessera.core.storage.models.nodemodels import DesiredModel
-from tessera.core.storage.models.revisions import StoredObject
+from tessera.core.storage.models.revisions import CHUNK_BYTES, StoredObject
 from tessera.log import logger
 
 pytestmark = pytest.mark.anyio
@@ -82,3 +86,92 @@ async def test_an_error_of_the_disk_has_its_fix(code: int, want: str, tmp_path: 
     fetches.begin(LARGE)
     await ended.wait()
     assert fetches.report("large").reason == f"{tmp_path}: {want}"
+
+
+class Silent:
+    """A store that does not answer, to a listing or to a read, and counts these requests."""
+
+    source, requests, pipelines = "memory://silent", 0, False
+
+    def __init__(self, *, lists: bool, etag: str = "e") -> None:
+        self.lists, self.etag = lists, etag
+        self.asked = threading.Semaphore(0)
+
+    def objects(self) -> tuple[StoredObject, ...]:
+        if self.lists:
+            return (StoredObject("w", 3 * CHUNK_BYTES, self.etag),)
+        self.asked.release()
+        raise Temporary("no data for 10 s")
+
+    def read_small(self, objects: Iterable[StoredObject]) -> Contents:
+        return ((each, None) for each in objects)
+
+    def read(self, stored: StoredObject, start: int, stop: int) -> AbstractContextManager[Body]:  # noqa: ARG002
+        self.asked.release()
+        raise Temporary("no data for 10 s")
+
+    def close(self) -> None:
+        pass
+
+
+class Slow(Silent):
+    """A store that answers with a few bytes at a time."""
+
+    etag_is_checksum = True
+
+    def read(self, stored: StoredObject, start: int, stop: int) -> AbstractContextManager[Body]:  # noqa: ARG002
+        return nullcontext(self)
+
+    def readinto(self, view: memoryview) -> int:
+        self.asked.release()
+        return min(len(view), 512)
+
+
+SLOW_SOURCES: dict[str, tuple[Callable[[], Silent], float]] = {
+    "that does not list": (lambda: Silent(lists=False), 0.0),
+    "that is silent": (lambda: Silent(lists=True), 0.0),
+    "that is slow": (lambda: Slow(lists=True), 0.0),
+    "without ETags, that is slow": (lambda: Slow(lists=True, etag=""), 0.0),
+    "read at a small bandwidth": (lambda: Slow(lists=True), 1024.0),
+}
+
+
+@pytest.mark.parametrize("case", SLOW_SOURCES)
+async def test_a_canceled_fetch_ends_before_its_source_answers_and_is_no_failure_of_the_model(
+    case: str, tmp_path: Path
+) -> None:
+    made, rate = SLOW_SOURCES[case]
+    store, ended = made(), asyncio.Event()
+
+    async def opened(_model: DesiredModel) -> ObjectStore:
+        return store
+
+    disk, limits = ModelDisk(tmp_path, most_percent=100), TransferLimits(bytes_per_second=rate)
+    fetches = Fetches(disk=disk, open_store=opened, now_s=lambda: 2.0, wake=ended.set, log=logger(), limits=limits)
+    (tmp_path / "not-empty").touch()
+    fetches.begin(LARGE)
+    for _ in range(3):
+        assert await asyncio.to_thread(store.asked.acquire, timeout=10)
+    fetches.cancel()
+    async with asyncio.timeout(10):
+        await ended.wait()
+    report = fetches.report("large")
+    assert (report.state, report.failures, report.reason, fetches.needs) == ("Missing", 0, "", {})
+
+
+async def test_a_fetch_that_is_canceled_before_its_source_is_known_reads_nothing(tmp_path: Path) -> None:
+    store, opening, go, ended = Silent(lists=False), asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def opened(_model: DesiredModel) -> ObjectStore:
+        opening.set()
+        await go.wait()
+        return store
+
+    (tmp_path / "not-empty").touch()
+    fetches = Fetches(disk=ModelDisk(tmp_path), open_store=opened, now_s=lambda: 2.0, wake=ended.set, log=logger())
+    fetches.begin(LARGE)
+    await opening.wait()
+    fetches.cancel()
+    go.set()
+    await ended.wait()
+    assert (fetches.report("large").failures, store.asked.acquire(blocking=False)) == (0, False)

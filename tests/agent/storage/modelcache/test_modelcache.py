@@ -39,7 +39,7 @@ from tessera.clients.kube import (
     follow,
 )
 from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
-from tessera.clients.store import MemoryStore, ObjectStore
+from tessera.clients.store import MemoryStore, ObjectStore, Refused, Temporary
 from tessera.clients.store.peers import ChunkAbsent, PeerConnections
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.offers.modeloffers import CLIENTS
@@ -553,6 +553,48 @@ async def test_a_disk_that_is_full_of_revisions_with_the_same_weights_has_room_f
         await node.tell(desired(large, "large", priority=1), desired(small, "small"))
         await node.model(has(), "large")
         assert not list(versions.iterdir())
+
+
+class HalfStore(MemoryStore):
+    """A store with an object that does not come."""
+
+    def __init__(self, problem: Exception) -> None:
+        super().__init__({"early": os.urandom(6 * MIB), "late": b"1"})
+        self.problem = problem
+        self.go = threading.Event()
+
+    def read(self, stored: StoredObject, start: int, stop: int) -> Any:
+        if stored.path == "late":
+            self.go.wait(10)
+            raise self.problem
+        return super().read(stored, start, stop)
+
+
+@pytest.mark.parametrize("problem", [Temporary("no data for 10 s"), Refused("status 403")], ids=["silent", "refuses"])
+async def test_what_is_not_fetched_completely_makes_room_for_a_model_of_higher_priority(
+    node: Node, problem: Exception
+) -> None:
+    half, whole = HalfStore(problem), MemoryStore({"a": os.urandom(8 * MIB)})
+
+    class Sources(ModelSources, frozen=True):
+        def open(self, model: DesiredModel, credentials: Mapping[str, str]) -> ObjectStore:  # noqa: ARG002
+            return half if model.name == "low" else whole
+
+    low, high = desired("memory://low", "low"), desired("memory://high", "high", priority=1)
+    disk = SmallDisk(node.folder)
+    await node.tell(low)
+    async with node.running(disk, Sources()):
+        async with asyncio.timeout(10):
+            while disk.staged_bytes("low") < 6 * MIB:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        half.go.set()
+        if isinstance(problem, Refused):
+            await node.model(lambda each: each.state == "Failed", "low")
+        await node.tell(high, low)
+        report = await node.model(lambda each: has()(each) or each.state == "Failed", "high")
+        assert (report.reason, report.failures, disk.staged_bytes("low")) == ("", 0, 0)
+        node.now_s += 1000
+        report = await node.model(lambda each: each.state == "Failed" and "lacks" in each.reason, "low")
 
 
 class WatchedDisk(SmallDisk):

@@ -18,6 +18,7 @@ from tessera.core.storage.models.cacheplan import (
     ModelOnDisk,
     ModelOnNode,
     RemoveModel,
+    RemoveStaged,
     RemoveSuperseded,
     VerifyRevision,
     plan_cache,
@@ -329,6 +330,41 @@ def test_room_is_made_by_what_no_new_pod_gets_and_then_by_lower_priorities() -> 
     assert (evicted(plan), plan.displaced, plan.refused, plan.fetch) == ([], {}, {"big": 1}, models[0])
 
 
+def test_room_is_made_first_by_what_less_urgent_models_have_not_fetched_completely() -> None:
+    found = {
+        "a": ModelOnNode(ModelOnDisk("", ()), staged_bytes=10),
+        "b": there(RevisionOnDisk(ONE, 9.0, 10), RevisionOnDisk(TWO, 4.0, 10), staged_bytes=10),
+        "gone": ModelOnNode(ModelOnDisk("", ()), used=frozenset("1"), staged_bytes=10),
+    }
+    models = model("a", priority=1), model("b", priority=1, has_pending_pods=True, pinned=True)
+    order: list[RemoveStaged | EvictRevision] = [RemoveStaged(name, "big") for name in ("gone", "a", "b")]
+    order.append(EvictRevision("b", TWO, "big"))
+    for count in range(1, 5):
+        plan = room_for(10 * count, found, *models)
+        assert (plan.steps, plan.displaced, plan.refused) == (tuple(order[:count]), {}, {})
+        assert plan.fetch is not None
+        assert plan.fetch.name == "big", "in the room that is made at once"
+    plan = room_for(41, found, *models)
+    assert (plan.steps, plan.refused) == ((), {"big": 1}), "nothing goes for what does not fit even then"
+
+
+STAGED_STAYS: dict[str, tuple[dict[str, Any], str]] = {
+    "that is fetched": ({}, "a"),
+    "that is as urgent": ({"priority": 5}, ""),
+    "that is more urgent": ({"priority": 6}, ""),
+    "that pods wait for": ({"priority": 5, "has_pending_pods": True}, ""),
+}
+
+
+@pytest.mark.parametrize("case", STAGED_STAYS)
+def test_no_room_is_made_by_what_was_fetched_so_far_of_a_model(case: str) -> None:
+    more, running = STAGED_STAYS[case]
+    desired = {each.name: each for each in (model("big", priority=5), model("a", **more))}
+    found = {each: ModelOnNode(ModelOnDisk("", ()), staged_bytes=9) for each in ("a", "big")}
+    plan = plan_cache(desired, found, fetching=Fetching(running=running, needs={"big": 9}), displaced={})
+    assert (plan.refused, [each for each in plan.steps if isinstance(each, RemoveStaged)]) == ({"big": 9}, [])
+
+
 def test_room_is_made_by_revisions_that_share_their_files() -> None:
     weights = LinkedFile((0, 1), 8 * MIB, 2)
     low = there(RevisionOnDisk(ONE, 9.0, 4096, "", (weights,)), RevisionOnDisk(TWO, 5.0, 4096, "", (weights,)))
@@ -366,10 +402,11 @@ KEPT = st.builds(
 MODELS: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
     st.sampled_from("abcd"),
     st.tuples(
-        st.none() | st.builds(dict, priority=st.integers(0, 3), pinned=st.booleans()),
+        st.none() | st.builds(dict, priority=st.integers(0, 3), pinned=st.booleans(), has_pending_pods=st.booleans()),
         st.lists(KEPT, max_size=3, unique_by=lambda each: each.revision),
         st.sampled_from(["", ONE]),
         st.frozensets(st.sampled_from([ONE, TWO])),
+        st.integers(0, 9),
     ),
 )
 
@@ -378,22 +415,35 @@ MODELS: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
 def test_what_makes_room_is_enough_none_too_many_and_no_other_that_must_stay(
     others: dict[str, Any], missing: int, priority: int
 ) -> None:
-    found = {name: there(*kept, current=current, used=used) for name, (_, kept, current, used) in others.items()}
+    found = {
+        name: there(*kept, current=current, used=used, staged_bytes=staged)
+        for name, (_, kept, current, used, staged) in others.items()
+    }
     models = {name: model(name, **more) for name, (more, *_) in others.items() if more is not None}
     plan = room_for(missing, found, *models.values(), priority=priority)
     of = {(name, each.revision): each for name, one in found.items() for each in one.revisions}
-    chosen = [*evicted(plan), *((name, found[name].on_disk.current) for name in plan.displaced)]
+    of |= {(name, ""): RevisionOnDisk("", 0.0, one.staged_bytes) for name, one in found.items() if one.staged_bytes}
+    staged = [(each.model, "") for each in plan.steps if isinstance(each, RemoveStaged)]
+    may_go = {
+        (name, "")
+        for name, _ in of
+        if found[name].staged_bytes and (name not in models or models[name].urgency < (priority, False))
+    }
+    chosen = [*staged, *evicted(plan), *((name, found[name].on_disk.current) for name in plan.displaced)]
     chosen = [each for each in chosen if each in of]
     freed = [of[each] for each in chosen]
     if plan.refused:
         assert not plan.displaced
+        assert not staged
+        assert sum(of[each].own_bytes for each in may_go) < missing, "what is not complete stops no more urgent model"
         return
+    assert may_go.issuperset(staged)
     assert freed_bytes(freed) >= missing
     assert all(freed_bytes(other for other in freed if other is not each) < missing for each in freed)
     for name, revision in chosen:
         assert not of[name, revision].protected
         assert revision not in found[name].used
-        if name in plan.displaced and name in models:
+        if revision and name in plan.displaced and name in models:
             assert models[name].priority < priority
             assert not models[name].pinned
 
@@ -472,6 +522,8 @@ class Node(RuleBasedStateMachine):
         """What did not fit when it was fetched last."""
         self.now_s = 0.0
         self.reports: dict[str, ObservedModel] = {}
+        self.staged: dict[str, int] = {}
+        """Bytes of fetches that were interrupted or failed."""
         self.damaged: set[tuple[str, str]] = set()
         """Revisions that differ from what was fetched."""
         self.plan: CachePlan | None = None
@@ -491,7 +543,7 @@ class Node(RuleBasedStateMachine):
             damaged = {each: Verification(0.0, ("w",)) for each in revisions if (name, each) in self.damaged}
             there = ModelOnDisk(self.current[name], tuple(revisions), damaged)
             kept = tuple(RevisionOnDisk(each, last_used=place, own_bytes=1) for place, each in enumerate(revisions))
-            found[name] = ModelOnNode(there, held, listed or None, kept)
+            found[name] = ModelOnNode(there, held, listed or None, kept, self.staged.get(name, 0))
         return found
 
     def kept(self, name: str) -> tuple[RevisionOnDisk, ...]:
@@ -543,6 +595,7 @@ class Node(RuleBasedStateMachine):
     def fetch_succeeds(self) -> None:
         """What is fetched is the current one, unless another is named; the fetch itself removes what is superseded."""
         name, self.fetched, self.made = self.fetched, "", self.made + 1
+        self.staged.pop(name, None)
         desired = self.desired.get(name)
         here = desired is not None and desired.revision in self.revisions.get(name, ())
         if desired is not None and here and (name, desired.revision) not in self.damaged:
@@ -566,11 +619,19 @@ class Node(RuleBasedStateMachine):
         name, self.fetched = self.fetched, ""
         self.needs[name] = data.draw(st.integers(1, 3))
 
-    @rule()
+    @rule(staged=st.integers(0, 3))
     @precondition(lambda self: self.fetched in self.desired)
-    def fetch_fails(self) -> None:
-        name, self.fetched = self.fetched, ""
+    def fetch_fails(self, staged: int) -> None:
+        name = self.fetched
+        self.fetch_ends(staged)
         self.report(name, failures=1, failed_s=self.now_s)
+
+    def fetch_ends(self, staged: int) -> None:
+        """End a fetch, which leaves so many bytes for the next one."""
+        self.revisions.setdefault(self.fetched, [])
+        self.current.setdefault(self.fetched, "")
+        self.staged[self.fetched] = staged
+        self.fetched = ""
 
     @rule(data=st.data())
     @precondition(lambda self: any(self.revisions.values()))
@@ -598,9 +659,20 @@ class Node(RuleBasedStateMachine):
             most = max(each.urgency for each in self.desired.values())
             assert self.desired[self.fetched].urgency < most, "only a less urgent fetch is interrupted"
         assert self.damaged.isdisjoint(plan.offered.items()), "what is damaged is offered to no new pod"
+        for name, missing in plan.refused.items():
+            freed = sum(self.staged[each] for each in self.less_urgent(name))
+            assert freed <= self.needs[name] - missing, "what is not complete stops no more urgent model"
+        for step in plan.steps:
+            assert not isinstance(step, RemoveStaged) or step.model in self.less_urgent(step.makes_room_for)
         self.needs.clear()
         for name in plan.refused:
             self.report(name, failures=1, failed_s=self.now_s)
+
+    def less_urgent(self, name: str) -> list[str]:
+        """Return the models with bytes of a fetch that is over, which are less urgent than this one."""
+        urgency, desired = self.desired[name].urgency, self.desired
+        less = (each for each in self.staged if each not in desired or desired[each].urgency < urgency)
+        return [each for each in less if each != self.fetched]
 
     @rule(data=st.data())
     @precondition(lambda self: self.plan is not None)
@@ -617,9 +689,14 @@ class Node(RuleBasedStateMachine):
         for step in plan.steps:
             match step:
                 case CancelFetch(name):
-                    self.fetched = "" if self.fetched == name else self.fetched
+                    if self.fetched == name:
+                        self.fetch_ends(staged=2)
                 case RemoveModel(name):
                     del self.revisions[name], self.current[name]
+                    self.staged.pop(name, None)
+                case RemoveStaged(name, _):
+                    assert name != self.fetched
+                    del self.staged[name]
                 case EvictRevision(name, revision, _):
                     self.revisions[name].remove(revision)
                     if self.current[name] == revision:

@@ -200,6 +200,12 @@ class ModelDisk:
             )
         return ()
 
+    def staged_bytes(self, name: str) -> int:
+        """Return what the removal of all that was not fetched completely of a model frees; 0 if it is being removed."""
+        with contextlib.suppress(OSError):
+            return self.model(name).staged_bytes()
+        return 0
+
     def pin(self, name: str, revisions: Collection[str]) -> None:
         """Pin exactly these revisions of a model, which are present."""
         self.model(name).records.pin_exactly(revisions)
@@ -229,6 +235,16 @@ class ModelDisk:
                     folder.evict(revision)
         except Conflict:
             return
+
+    def remove_staged(self, name: str) -> bool:
+        """Remove what was not fetched completely of a model; return whether it is gone."""
+        folder = self.model(name)
+        try:
+            with folder.locked():
+                folder.clear_staging()
+        except Conflict:
+            return False
+        return True
 
     def evict(self, name: str, revision: str) -> bool:
         """Remove a revision, even the current one, unless it is read; return whether it is gone."""

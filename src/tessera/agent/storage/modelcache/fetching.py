@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 import msgspec
 
 from tessera.agent.storage.modelcache.disk import ModelDisk
+from tessera.agent.storage.models.cancellation import Cancellation
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
 from tessera.clients.store import ObjectStore
@@ -31,10 +32,6 @@ _FIXES = {
 _NO_ROOM = "use a larger disk, fewer models on this node, or a higher priority than those present"
 
 
-class _Canceled(Exception):
-    """The model is no longer desired, or another is more urgent."""
-
-
 class _RunningFetch:
     """The fetch of one model.
 
@@ -43,20 +40,25 @@ class _RunningFetch:
         disk: the destination.
         store: the source; closed at the end.
         limits: of the transfer.
+        cancellation: ends it.
 
     """
 
-    def __init__(self, model: DesiredModel, disk: ModelDisk, store: ObjectStore, limits: TransferLimits) -> None:
+    def __init__(
+        self,
+        model: DesiredModel,
+        disk: ModelDisk,
+        store: ObjectStore,
+        *,
+        limits: TransferLimits,
+        cancellation: Cancellation,
+    ) -> None:
         self.model = model
         self.done_bytes, self.total_bytes = 0, 0
         self._disk = disk
         self._store = store
         self._limits = limits
-        self._canceled = threading.Event()
-
-    def cancel(self) -> None:
-        """End it soon; fetched data is kept for the next time."""
-        self._canceled.set()
+        self._cancellation = cancellation
 
     async def run(self) -> Synced:
         """Return the fetched revision.
@@ -64,7 +66,7 @@ class _RunningFetch:
         Raises:
             TooLittleRoom: other models have to make room first.
             TesseraError: it failed; the former revision stays the current one.
-            _Canceled: it was canceled; fetched data is kept.
+            Canceled: it was canceled; fetched data is kept.
 
         """
         loop = asyncio.get_running_loop()
@@ -96,8 +98,6 @@ class _RunningFetch:
         except OSError as error:
             fix = _FIXES.get(error.errno or 0, "give --model-dir, a disk that can be written")
             raise Unavailable(str(self._disk.folder), found=error.strerror or str(error), hint=fix) from error
-        finally:
-            self.cancel()
 
     def _sync(self) -> Synced:
         model = self.model
@@ -113,14 +113,12 @@ class _RunningFetch:
                 require_checksums=model.verification == "Required",
                 limits=self._limits,
             )
-            return sync(self._store, folder, options, self._progress, self._disk.sharing)
+            return sync(self._store, folder, options, self._progress, self._disk.sharing, self._cancellation)
         finally:
             self._store.close()
 
     def _progress(self, done: int, total: int) -> None:
         self.done_bytes, self.total_bytes = done, total
-        if self._canceled.is_set():
-            raise _Canceled
 
 
 class Fetches:
@@ -154,6 +152,8 @@ class Fetches:
         self._limits = limits
         self._task: asyncio.Task[None] | None = None
         self._running: _RunningFetch | None = None
+        self._cancellation = Cancellation()
+        """Of the running fetch."""
         self._sampled_s = 0.0
         self._progress = (0, 0)
         self.busy = ""
@@ -210,7 +210,7 @@ class Fetches:
     def begin(self, model: DesiredModel) -> None:
         """Start a fetch in the background, unless one is running."""
         if not self.busy:
-            self.busy = model.name
+            self.busy, self._cancellation = model.name, Cancellation()
             self._task = asyncio.create_task(self._run(model))
 
     async def _run(self, model: DesiredModel) -> None:
@@ -219,12 +219,13 @@ class Fetches:
         self._log.info("model_fetch", model=model.name, source=model.source)
         try:
             await self._choose_or_fetch(model)
-        except TooLittleRoom as error:
-            self.needs[model.name] = error.missing_bytes
-        except _Canceled:
-            self._log.info("model_fetch_canceled", model=model.name)
         except Exception as error:  # noqa: BLE001 - one model keeps none of the others from being fetched
-            self.refuse(model, str(error) or type(error).__name__, error)
+            if self._cancellation.is_canceled:  # whatever went wrong then is no failure of the model
+                self._log.info("model_fetch_canceled", model=model.name)
+            elif isinstance(error, TooLittleRoom):
+                self.needs[model.name] = error.missing_bytes
+            else:
+                self.refuse(model, str(error) or type(error).__name__, error)
         else:
             self._log.info("model_fetched", model=model.name)
             self._end(model, former, "Ready", checked_s=self._now_s(), failed_s=0.0, failures=0, reason="")
@@ -243,13 +244,12 @@ class Fetches:
             if there:
                 return
         store = await self._open_store(model)
-        self._running = _RunningFetch(model, self._disk, store, self._limits)
+        self._running = _RunningFetch(model, self._disk, store, limits=self._limits, cancellation=self._cancellation)
         await self._running.run()
 
     def cancel(self) -> None:
-        """End the running fetch soon; fetched data is kept for the next time."""
-        if self._running is not None:
-            self._running.cancel()
+        """End the running fetch soon, in 10 s where its source is silent; fetched data is kept for the next time."""
+        self._cancellation.cancel()
 
     async def close(self) -> None:
         """End at once."""

@@ -51,6 +51,7 @@ from tessera.core.storage.models.cacheplan import (
     ModelOnDisk,
     ModelOnNode,
     RemoveModel,
+    RemoveStaged,
     RemoveSuperseded,
     plan_cache,
     withheld_reason,
@@ -209,7 +210,9 @@ class ModelKeeper:
         fetching = self._fetches.observed(self._desired)
         for name, model in self._found.items() if fetching.needs else ():
             self._found[name] = msgspec.structs.replace(
-                model, revisions=await asyncio.to_thread(self._disk.revisions, name)
+                model,
+                revisions=await asyncio.to_thread(self._disk.revisions, name),
+                staged_bytes=await asyncio.to_thread(self._disk.staged_bytes, name),
             )
         # 3. Plan.
         plan = plan_cache(self._desired, self._found, fetching=fetching, displaced=self._displaced)
@@ -284,11 +287,18 @@ class ModelKeeper:
         refused = set()
         for step in plan.steps:
             is_done = await self._take(step)
+            if is_done:
+                continue
             # What is displaced is removed by a later plan; for the rest there may be no such plan.
-            if isinstance(step, EvictRevision) and not is_done and step.model not in plan.displaced:
-                reason = f"model {step.model}: revision {step.revision[:12]} is in use by a process: retrying"
-                self._fetches.refuse(self._desired[step.makes_room_for], reason)
-                refused.add(step.makes_room_for)
+            match step:
+                case EvictRevision(model, revision, other) if model not in plan.displaced:
+                    reason = f"model {model}: revision {revision[:12]} is in use by a process: retrying"
+                case RemoveStaged(model, other):
+                    reason = f"model {model}: another process works in its folder: retrying"
+                case _:
+                    continue
+            self._fetches.refuse(self._desired[other], reason)
+            refused.add(other)
         return refused
 
     async def _take(self, step: CacheStep) -> bool:
@@ -300,6 +310,10 @@ class ModelKeeper:
                 if is_done := await asyncio.to_thread(self._disk.remove, model):
                     self._log.info("model_removed", model=model)
                     self._wakeup.set()
+                return is_done
+            case RemoveStaged(model, other):
+                if is_done := await asyncio.to_thread(self._disk.remove_staged, model):
+                    self._log.info("model_fetch_removed", model=model, makes_room_for=other)
                 return is_done
             case EvictRevision(model, revision, other):
                 if is_done := await asyncio.to_thread(self._disk.evict, model, revision):

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tessera.agent.storage.models.cancellation import Cancellation
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.mirrorfolder import MirrorFolder
 from tessera.agent.storage.models.plain import adopted_file
@@ -62,7 +63,8 @@ def sync_mirror(
         folder.clear_staging(fetch.identity)
         progress, staged = Progress(report, fetch.bytes_to_fetch), folder.staging / fetch.identity
         evictions_for(folder, (), unstaged_bytes(fetch, staged), options)
-        fetched = stage(TransferSource(store, options.limits, progress), folder, staged, fetch.fetched, options)
+        source = TransferSource(store, options.limits, progress, Cancellation())
+        fetched = stage(source, folder, staged, fetch.fetched, options)
         # 4. Move it into place.
         manifest = Manifest(store.source, tuple(sorted((*kept.values(), *fetched), key=lambda file: file.path)))
         if fetched or plan.removed:

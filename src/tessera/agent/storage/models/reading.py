@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from tessera.agent.storage.models.cancellation import Cancellation
 from tessera.clients.store import Body, Changed, ObjectStore, Refused, Temporary
 from tessera.core.storage.bandwidth import BandwidthLimit
 from tessera.core.storage.models.peers.multipart import is_assumed
@@ -91,18 +92,19 @@ def mismatch(subject: str, computed: str, expected: str) -> Unavailable:
 
 
 class TransferSource(NamedTuple):
-    """A store, the limits of its transfer, and what counts all bytes."""
+    """A store, the limits of its transfer, what counts all bytes, and what cancels it."""
 
     store: ObjectStore
     limits: TransferLimits
     progress: Progress
+    cancellation: Cancellation
 
 
 class Reader:
     """Reads from one store, in several threads, until it is stopped."""
 
     def __init__(self, source: TransferSource) -> None:
-        self.store, limits, self.progress = source
+        self.store, limits, self.progress, _ = source
         self.stop = threading.Event()
         self._patience = limits.patience
         self._lock = threading.Lock()

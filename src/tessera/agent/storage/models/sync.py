@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from tessera.agent.storage.models.cancellation import Cancellation
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.modelsharing import ModelSharing, NoSharing
@@ -36,6 +37,7 @@ __all__ = [
 
 _RESERVE = 64 * 2**20
 _ALONE = NoSharing()
+_NEVER = Cancellation()
 
 
 class SyncOptions(msgspec.Struct, frozen=True):
@@ -82,6 +84,7 @@ def sync(
     options: SyncOptions,
     report: Callable[[int, int], None] = lambda _done, _total: None,
     sharing: ModelSharing = _ALONE,
+    cancellation: Cancellation = _NEVER,
 ) -> Synced:
     """Make `current` the store's current revision; readers see the former one until it is complete.
 
@@ -91,8 +94,10 @@ def sync(
         options: what is desired.
         report: called with bytes done and bytes in total.
         sharing: with peers.
+        cancellation: ends it while it lists or fetches.
 
     Raises:
+        Canceled: it is canceled; `current` is unchanged, and fetched data is kept.
         TooLittleRoom: the disk is full.
         TesseraError: the store does not answer or has another revision than the desired one, or another process
             syncs there; `current` is unchanged.
@@ -102,7 +107,7 @@ def sync(
     refuse_nested(store, folder.top)
     with folder.locked(), sharing.fetching():
         # 1. List the store.
-        objects = desired_objects(store, options)
+        objects = desired_objects(store, options, cancellation)
         # 2. Find what is on the disk; a revision whose manifest is broken is fetched again.
         folder.evict_broken()
         current = folder.current()  # first, because most often nothing has changed
@@ -110,7 +115,7 @@ def sync(
         plan = plan_sync(objects, store.source, manifests, _unusable(folder, manifests, current, options))
         folder.clear_staging(plan.identity)
         # 3. Fetch the rest, and publish it to readers.
-        source = TransferSource(store, options.limits, Progress(report, plan.bytes_to_fetch))
+        source = TransferSource(store, options.limits, Progress(report, plan.bytes_to_fetch), cancellation)
         revision = _unchanged(plan, objects, manifests, store.source) or _fetch_revision(
             source, folder, objects, plan, options, sharing
         )
@@ -207,15 +212,18 @@ def refuse_nested(store: ObjectStore, top: Path) -> None:
         raise InvalidInput(str(top), found=f"it is in its source {store.source}", hint="name a folder elsewhere")
 
 
-def desired_objects(store: ObjectStore, options: SyncOptions) -> tuple[StoredObject, ...]:
+def desired_objects(
+    store: ObjectStore, options: SyncOptions, cancellation: Cancellation = _NEVER
+) -> tuple[StoredObject, ...]:
     """Return the selected objects of the store, ordered by path.
 
     Raises:
         TesseraError: the store does not answer, has none of them, or has names that cannot be files, or no checksums
             where they are required.
+        Canceled: it is canceled.
 
     """
-    objects = selected(listed(store, options.limits.patience), options.include, options.exclude)
+    objects = selected(listed(store, options.limits.patience, cancellation), options.include, options.exclude)
     objects = checked_objects(objects, source=store.source)
     refuse_empty(objects, source=store.source)
     if options.require_checksums:

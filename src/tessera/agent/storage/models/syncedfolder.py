@@ -185,6 +185,11 @@ class SyncedFolder(abc.ABC):
             if path.name != keep:
                 shutil.rmtree(path)
 
+    def staged_bytes(self) -> int:
+        """Return what the removal of all that earlier syncs left unfinished frees."""
+        found = (path.lstat() for path in self.staging.rglob("*"))
+        return sum(each.st_blocks * 512 for each in found if each.st_nlink == 1)  # others are files of a revision, too
+
     @contextlib.contextmanager
     def freeing_if_full(self, staged: Path) -> Iterator[None]:
         """Report a full disk, and free the staged files.

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
+from tessera.agent.storage.models.cancellation import Canceled, Cancellation
 from tessera.agent.storage.models.chunkfiles import ChunkFile, aligned_buffer, write_small, writing_back
 from tessera.agent.storage.models.digests import Checksum, chunk_digest, matches, start_checksum
 from tessera.agent.storage.models.journal import Journal
@@ -33,22 +34,24 @@ _JOURNALED = 64
 """Small files added to the journal at once; after a kill they are fetched again."""
 
 
-def listed(store: ObjectStore, patience: Patience) -> tuple[StoredObject, ...]:
+def listed(store: ObjectStore, patience: Patience, cancellation: Cancellation) -> tuple[StoredObject, ...]:
     """Return the objects of a store; a failed listing is retried until the patience ends.
 
     Raises:
         Unavailable: it still fails, or the store returns an error.
+        Canceled: it is canceled.
 
     """
-    attempts = Attempts(patience, time.monotonic())
+    attempts, wait = Attempts(patience, time.monotonic()), 0.0
     while True:
+        cancellation.wait(wait)
         try:
             return store.objects()
         except Temporary as error:
-            wait = attempts.wait_after_failure(time.monotonic(), random.random(), error.retry_after_s)  # noqa: S311
-            if wait is None:
+            again = attempts.wait_after_failure(time.monotonic(), random.random(), error.retry_after_s)  # noqa: S311
+            if again is None:
                 raise unavailable(store.source, str(error)) from error
-            time.sleep(wait)
+            wait = again
         except Refused as error:
             raise Unavailable(store.source, found=str(error), hint=error.fix) from error
 
@@ -83,7 +86,7 @@ class Transfer:
     """
 
     def __init__(self, source: TransferSource, folder: Path) -> None:
-        self._store, self._limits, self._progress = source
+        self._store, self._limits, self._progress, self._cancellation = source
         self._folder = folder
         self._journal = Journal(folder / "journal")
         self._reader = Reader(source)
@@ -97,8 +100,22 @@ class Transfer:
         Raises:
             TesseraError: the store does not answer, returns an error, or sends what does not match its own checksum.
             OSError: the disk is full or broken.
+            Canceled: it is canceled; what is complete of it is in the journal.
 
         """
+        with self._cancellation.ending(self._cancel):
+            return self._run(objects)
+
+    def _cancel(self) -> None:
+        self._fail(Canceled())
+
+    def _fail(self, error: BaseException) -> None:
+        """End the transfer; the first error stays."""
+        with self._lock:
+            self._failure = self._failure or error
+            self._stop.set()
+
+    def _run(self, objects: tuple[StoredObject, ...]) -> tuple[ModelFile, ...]:
         for folder in sorted({each.path.rpartition("/")[0] for each in objects}):
             (self._folder / "files" / folder).mkdir(parents=True, exist_ok=True)
         # 1. Fetch what no earlier attempt has. Its chunks may be wrong: they were not compared with a checksum yet.
@@ -117,7 +134,9 @@ class Transfer:
         """Fetch what is not in the journal; return the indices of wrong files, which are removed from it."""
         self._files = [_File(each, f"{self._folder}/files/{each.path}") for each in objects]
         self._journal.open()
-        self._stop.clear()
+        with self._lock:
+            if self._failure is None:
+                self._stop.clear()
         workers = [threading.Thread(target=self._work, args=each, daemon=True) for each in self._shares()]
         try:
             for worker in workers:
@@ -150,9 +169,7 @@ class Transfer:
         try:
             read(row, aligned_buffer())
         except BaseException as error:  # noqa: BLE001 - raised again by run()
-            with self._lock:
-                self._failure = self._failure or error
-            self._stop.set()
+            self._fail(error)
 
     def _read(self, row: Iterator[Span], buffer: memoryview) -> None:
         while not self._stop.is_set():

@@ -5,6 +5,7 @@ is removed when the kubelet cannot allocate it any longer and no pod uses it. A 
 source is fetched again.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -23,6 +24,7 @@ __all__ = [
     "ModelOnDisk",
     "ModelOnNode",
     "RemoveModel",
+    "RemoveStaged",
     "RemoveSuperseded",
     "VerifyRevision",
     "plan_cache",
@@ -60,6 +62,7 @@ class ModelOnNode(msgspec.Struct, frozen=True):
         listed: those that the kubelet may allocate to a pod, or may have allocated; None where it knows no resource of
             the model.
         revisions: all with what they free, where room is to be made; protected are those that a process reads.
+        staged_bytes: of a fetch that was interrupted or failed, which the next one would use, where room is to be made.
 
     """
 
@@ -67,6 +70,7 @@ class ModelOnNode(msgspec.Struct, frozen=True):
     used: frozenset[str] = frozenset()
     listed: frozenset[str] | None = None
     revisions: tuple[RevisionOnDisk, ...] = ()
+    staged_bytes: int = 0
 
 
 class Fetching(msgspec.Struct, frozen=True):
@@ -98,6 +102,13 @@ class RemoveModel(msgspec.Struct, frozen=True):
     model: str
 
 
+class RemoveStaged(msgspec.Struct, frozen=True):
+    """Remove what the last fetch of a model has left unfinished, which makes room for a more urgent model."""
+
+    model: str
+    makes_room_for: str
+
+
 class EvictRevision(msgspec.Struct, frozen=True):
     """Remove a revision of a model, perhaps the current one, which makes room for another one."""
 
@@ -120,7 +131,7 @@ class VerifyRevision(msgspec.Struct, frozen=True):
     revision: str
 
 
-CacheStep = CancelFetch | RemoveModel | EvictRevision | RemoveSuperseded
+CacheStep = CancelFetch | RemoveModel | RemoveStaged | EvictRevision | RemoveSuperseded
 
 
 class CachePlan(msgspec.Struct, frozen=True):
@@ -164,9 +175,7 @@ def plan_cache(
     """
     # 1. Find the models that are due, and how room is made for those that did not fit.
     due = {name for name, each in desired.items() if _is_due(each, observed.get(name), fetching)}
-    room = _make_room(
-        desired, observed, fetching.needs, {name: other for name, other in displaced.items() if other in due}
-    )
+    room = _make_room(desired, observed, fetching, {name: other for name, other in displaced.items() if other in due})
     # 2. New pods get what is desired and on the disk.
     offered = {
         name: "" if name in room.displaced or name not in observed else _revision(model, observed[name].on_disk)
@@ -178,7 +187,7 @@ def plan_cache(
         for name, each in observed.items()
     }
     # 4. Remove what is undesired, displaced or superseded, one thing per model.
-    others = observed.keys() - {each.model for each in room.evicted}
+    others = observed.keys() - {each.model for each in room.removed}
     steps = (
         _step(name, each, desired.get(name), protected[name], room.displaced.get(name, ""), fetching.running)
         for name, each in observed.items()
@@ -200,7 +209,7 @@ def plan_cache(
         offered=offered,
         steps=(
             *((CancelFetch(fetching.running),) if canceled else ()),
-            *room.evicted,
+            *room.removed,
             *(each for each in steps if each is not None),
         ),
         fetch=fetch,
@@ -214,19 +223,19 @@ class _RoomForAll(msgspec.Struct, frozen=True):
     Args:
         displaced: as in `CachePlan`.
         refused: as in `CachePlan`.
-        evicted: revisions that no new pod gets.
+        removed: what no new pod gets.
 
     """
 
     displaced: Mapping[str, str]
     refused: Mapping[str, int]
-    evicted: tuple[EvictRevision, ...]
+    removed: tuple[RemoveStaged | EvictRevision, ...]
 
 
 def _make_room(
     desired: Mapping[str, DesiredModel],
     observed: Mapping[str, ModelOnNode],
-    needs: Mapping[str, int],
+    fetching: Fetching,
     displaced: Mapping[str, str],
 ) -> _RoomForAll:
     """Return which models make room: at once by what no new pod gets, by the rest once it is withdrawn.
@@ -234,7 +243,7 @@ def _make_room(
     Args:
         desired: all of the node.
         observed: the models on its disk.
-        needs: models that did not fit, with the bytes that they lacked.
+        fetching: the models that did not fit.
         displaced: models that make room by the former plan, for models that are still due.
 
     """
@@ -244,15 +253,13 @@ def _make_room(
         for name, other in displaced.items()
         if not (name in observed and observed[name].on_disk.current in observed[name].used)
     }
-    room = {
-        name: _room_for(desired[name], missing, desired, observed) for name, missing in needs.items() if name in desired
-    }
+    room = {name: _room_for(desired[name], desired, observed, fetching) for name in fetching.needs if name in desired}
     refused = {name: each.missing_bytes for name, each in room.items() if each.missing_bytes}
     making_room |= {other: name for name, each in room.items() for other in each.displaced}
     return _RoomForAll(
         displaced={name: other for name, other in making_room.items() if other not in refused},
         refused=refused,
-        evicted=tuple(step for each in room.values() for step in each.evicted),
+        removed=tuple(step for each in room.values() for step in each.removed),
     )
 
 
@@ -336,62 +343,96 @@ class _Room(msgspec.Struct, frozen=True):
     """How room is made for a model.
 
     Args:
-        evicted: revisions that no new pod gets.
+        removed: what no new pod gets.
         displaced: models that are withdrawn.
         missing_bytes: too little even then, so that nothing goes.
 
     """
 
-    evicted: tuple[EvictRevision, ...] = ()
+    removed: tuple[RemoveStaged | EvictRevision, ...] = ()
     displaced: tuple[str, ...] = ()
     missing_bytes: int = 0
 
 
 class _Candidate(msgspec.Struct, frozen=True):
-    """A revision that may make room."""
+    """What may make room.
+
+    Args:
+        order: the least goes first.
+        model: whose it is.
+        on_disk: what its removal frees.
+        step: removes it; None for a revision that has to be withdrawn first.
+
+    """
 
     order: tuple[float | str, ...]
     model: str
     on_disk: RevisionOnDisk
-    is_current: bool
+    step: RemoveStaged | EvictRevision | None = None
 
 
 def _room_for(
-    model: DesiredModel, missing_bytes: int, desired: Mapping[str, DesiredModel], observed: Mapping[str, ModelOnNode]
+    model: DesiredModel,
+    desired: Mapping[str, DesiredModel],
+    observed: Mapping[str, ModelOnNode],
+    fetching: Fetching,
 ) -> _Room:
     """Return how other models make room for one.
 
-    First what no new pod gets, least recently used first; then models of lower priority that are not pinned,
-    the lowest first. A model never makes room for one of its own priority, so that two do not take turns.
+    First what less urgent ones have not fetched completely, the least urgent first; then what no new pod gets, least
+    recently used first; then models of lower priority that are not pinned, the lowest first. A model never makes room
+    for one of its own priority, so that two do not take turns.
     """
+    missing_bytes = fetching.needs[model.name]
     candidates = [
         each
         for name, on_disk in observed.items()
         if name != model.name
-        for each in _candidates(name, on_disk, desired.get(name), model.priority)
+        for each in (
+            *_staged(name, on_disk, desired.get(name), model, fetching.running),
+            *_revisions(name, on_disk, desired.get(name), model),
+        )
     ]
-    order = sorted(candidates, key=lambda each: (each.is_current, each.order))
+    order = sorted(candidates, key=lambda each: each.order)
     chosen = [order[position] for position in least_evicted([each.on_disk for each in order], missing_bytes)]
     missing_bytes -= freed_bytes(each.on_disk for each in chosen)
     if missing_bytes > 0:
         return _Room(missing_bytes=missing_bytes)
     return _Room(
-        tuple(EvictRevision(each.model, each.on_disk.revision, model.name) for each in chosen if not each.is_current),
-        tuple(each.model for each in chosen if each.is_current),
+        tuple(each.step for each in chosen if each.step is not None),
+        tuple(each.model for each in chosen if each.step is None),
     )
 
 
-def _candidates(name: str, observed: ModelOnNode, desired: DesiredModel | None, priority: int) -> Iterator[_Candidate]:
-    """Yield the revisions of a model that may make room for one of this priority."""
+_STAGED, _SUPERSEDED, _CURRENT = range(3)
+"""The order in which room is made."""
+
+
+def _staged(
+    name: str, observed: ModelOnNode, desired: DesiredModel | None, model: DesiredModel, running: str
+) -> Iterator[_Candidate]:
+    """Yield what a model has not fetched completely, if it may make room for another one."""
+    if not observed.staged_bytes or name == running or (desired is not None and desired.urgency >= model.urgency):
+        return
+    urgency = (-math.inf, False) if desired is None else desired.urgency
+    freed = RevisionOnDisk("", 0.0, observed.staged_bytes)
+    yield _Candidate((_STAGED, *urgency, name), name, freed, RemoveStaged(name, model.name))
+
+
+def _revisions(
+    name: str, observed: ModelOnNode, desired: DesiredModel | None, model: DesiredModel
+) -> Iterator[_Candidate]:
+    """Yield the revisions of a model that may make room for another one."""
     offered = "" if desired is None else _revision(desired, observed.on_disk)
     readers = observed.used.union(observed.listed or (), {offered})
-    may_be_withdrawn = desired is None or (not desired.pinned and desired.priority < priority)
+    may_be_withdrawn = desired is None or (not desired.pinned and desired.priority < model.priority)
     for each in observed.revisions:
         if each.protected:
             continue
         if each.revision != observed.on_disk.current:
             if each.revision not in readers:
-                yield _Candidate((each.last_used, name), name, each, is_current=False)
+                step = EvictRevision(name, each.revision, model.name)
+                yield _Candidate((_SUPERSEDED, each.last_used, name), name, each, step)
         elif may_be_withdrawn and each.revision not in observed.used:
-            own = priority - 1 if desired is None else desired.priority
-            yield _Candidate((own, each.last_used, name), name, each, is_current=True)
+            own = model.priority - 1 if desired is None else desired.priority
+            yield _Candidate((_CURRENT, own, each.last_used, name), name, each)

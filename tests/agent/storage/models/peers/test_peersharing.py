@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from harness.peernodes import PeerNode, closing_all
+from tessera.agent.storage.models.cancellation import Cancellation
 from tessera.agent.storage.models.peers.peersharing import PeerSharing
 from tessera.agent.storage.models.reading import Progress, TransferLimits, TransferSource
 from tessera.agent.storage.models.sync import SyncOptions, sync
@@ -35,7 +36,7 @@ def test_objects_that_are_not_small_are_served_while_they_are_fetched_and_as_a_r
     keys = {each.path: content_key(each.checksum, each.size) for each in objects}
     with closing_all([PeerNode(tmp_path / "node", pki)]) as (node,):
         sharing = PeerSharing(node.peers)
-        source = TransferSource(store, TransferLimits(), Progress(lambda _done, _total: None, 0))
+        source = TransferSource(store, TransferLimits(), Progress(lambda _done, _total: None, 0), Cancellation())
         with sharing.fetching():
             sharing.begin(objects)
             fetched = sharing.fetch(source, tmp_path / "staged", objects)

@@ -11,8 +11,10 @@ import pytest
 from harness.flakys3 import FlakyS3
 from harness.peernodes import BegunContent, PeerNode, closing_all, peer_tls, synced_together
 from harness.peersyncs import CONTENTS, KEY, QUICK, SIZE, SMALL, content, from_store, s3, showing
+from tessera.agent.storage.models.cancellation import Canceled, Cancellation
+from tessera.agent.storage.models.peers.peersharing import PeerSharing
 from tessera.agent.storage.models.reading import TransferLimits
-from tessera.agent.storage.models.sync import Synced
+from tessera.agent.storage.models.sync import Synced, sync
 from tessera.certificates import context_of
 from tessera.clients.store import Temporary
 from tessera.clients.store.peers import PeerConnections
@@ -80,6 +82,35 @@ def test_an_object_that_the_store_itself_has_wrong_is_an_error_and_nobody_is_nam
         server.flipped = ""
         synced_together(nodes, s3(server), QUICK)
         assert all(content(node) == CONTENTS for node in nodes)
+
+
+def test_a_canceled_fetch_ends_before_its_store_answers_and_the_next_goes_on_where_it_was_cut_off(
+    tmp_path: Path, pki: Path, server: FlakyS3
+) -> None:
+    """The store serves two requests, and the next ones only after the fetch has ended."""
+    cancellation = Cancellation()
+
+    def fault(number: int) -> str:
+        if number > 4:
+            cancellation.cancel()
+        return "503" if number > 2 else ""
+
+    server.fault = fault
+    with closing_all([PeerNode(tmp_path / "a", pki)]) as (node,):
+        store, patient = (
+            s3(server)(),
+            TransferLimits(Patience(longest_wait_s=60.0, give_up_s=3600.0, first_wait_s=60.0)),
+        )
+        options = msgspec.structs.replace(QUICK, limits=patient)
+        node.peers.set_peers([node.address])
+        with pytest.raises(Canceled):
+            sync(store, node.folder, options, sharing=PeerSharing(node.peers), cancellation=cancellation)
+        store.close()
+        assert not (node.folder.top / "current").exists()
+        server.fault = lambda _number: ""
+        (done,) = synced_together([node], s3(server), QUICK)
+        assert isinstance(done, Synced)
+        assert (content(node), done.bytes < SIZE) == (CONTENTS, True)
 
 
 def test_a_fetch_goes_on_where_it_was_cut_off(tmp_path: Path, pki: Path, server: FlakyS3) -> None:

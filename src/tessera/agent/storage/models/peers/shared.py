@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from tessera.agent.storage.models.cancellation import Canceled
 from tessera.agent.storage.models.chunkfiles import aligned_buffer
 from tessera.agent.storage.models.peers.chunksources import ChunkSources
 from tessera.agent.storage.models.peers.peerchunks import PeerChunks
@@ -46,6 +47,7 @@ class SharedTransfer:
     def __init__(self, source: TransferSource, folder: Path, peers: PeerChunks) -> None:
         self._peers = peers
         self._threads = source.limits.threads
+        self._cancellation = source.cancellation
         self._reader = Reader(source)
         self._chunks = SharedChunks(folder, self._reader, peers)
         self._sources = ChunkSources(self._chunks, self._reader, peers)
@@ -59,8 +61,18 @@ class SharedTransfer:
         Raises:
             TesseraError: the store does not answer, returns an error, or sends what does not match its own checksum.
             OSError: the disk is full or broken.
+            Canceled: it is canceled; what is complete of it is in the journal.
 
         """
+        with self._cancellation.ending(lambda: self._fail(Canceled())):
+            return self._run(objects)
+
+    def _fail(self, error: BaseException) -> None:
+        """End the transfer; the first error stays."""
+        self._reader.stop.set()
+        self._chunks.state.fail(error)
+
+    def _run(self, objects: tuple[StoredObject, ...]) -> tuple[ModelFile, ...]:
         helpers: list[threading.Thread] = []
         repairs = WrongObjects(self._chunks, self._sources, self._peers)
         try:
@@ -116,8 +128,7 @@ class SharedTransfer:
             try:
                 work(aligned_buffer())
             except BaseException as error:  # noqa: BLE001 - raised again by run()
-                self._chunks.state.fail(error)
-                self._reader.stop.set()
+                self._fail(error)
 
         threads = [threading.Thread(target=until_failure, daemon=True) for _ in range(count)]
         for each in threads:
