@@ -203,6 +203,33 @@ async def test_a_pod_that_ran_and_was_mistaken_for_another_kind_since_never_star
         await node.kubelet.create("default", "a", "main")
 
 
+@pytest.mark.parametrize("paused", [False, True], ids=["after a reboot", "with a process of its sandbox"])
+async def test_a_pod_that_ran_starts_with_what_it_is_answered_when_it_is_admitted_again(
+    node: Node, *, paused: bool
+) -> None:
+    """The kubelet lost its record while the pod's container was down, and the answer was another's of the same size."""
+    units = 4 if paused else 12  # what a pod with processes had counts until its container starts
+    await node.offer((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY))
+    node.assign("a", units, share(0, 1024 * units))
+    await node.run("a", NEED, units)
+    status = {"phase": "Running", "containerStatuses": [{"name": "main", "containerID": "containerd://1"}]}
+    node.pods["default", "a"] = node.watched["default", "a"] = {**node.pods["default", "a"], "status": status}
+    if paused:
+        node.process_of("a")
+    node.kubelet.lose_record()
+    node.assign("b", units, share(1, 1024 * units))
+    for name in ("a", "b"):
+        await node.kubelet.admit("default", name, Container(name="main", limits=((NEED, units),)))
+    await node.plugins._clean_up()
+    assert node.plugins.gate.refusals.double_allocations() == ()
+    for name, gpu in (("a", 1), ("b", 0)):
+        answer = await node.kubelet.create("default", name, "main")
+        assert dict(answer.env)["NVIDIA_VISIBLE_DEVICES"] == facts(gpu, "T4").uuid
+        assert node.assigned(name)[0]["gpu"] == gpu
+    assert node.plugins.shares.unassigned == {}
+    assert node.plugins.gate.refusals.double_allocations() == ()
+
+
 async def test_the_other_half_of_an_exchange_is_written_by_the_next_agent(node: Node) -> None:
     pairs = [(facts(index, "T4"), MEMORY) for index in range(2)]
     await node.offer(*pairs)

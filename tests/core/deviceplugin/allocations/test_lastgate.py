@@ -17,6 +17,7 @@ from tessera.core.deviceplugin.allocations.lastgate import (
     GatePod,
     admit,
     devices_of_orphans,
+    former_entries,
     holders,
     later_holders,
     release,
@@ -325,6 +326,12 @@ def test_an_unknown_use_is_the_weakest_unless_its_devices_are_offered(exclusivit
         assert weaker_use(requested, [use], offered=True) is None
     assert weaker_use(Isolation.NONE, [use], offered=False) is None
     assert weaker_use(Isolation.HARDWARE, [], offered=False) is None
+
+
+def test_what_a_container_had_is_former_when_the_kubelet_has_allocated_it_other_ids() -> None:
+    record = (entry("a", "01"), entry("b", "2"), entry("c", "3"), entry("", "4"), entry("a", "5", container="side"))
+    ids = {("a", "main", NAMED): ("4",), ("b", "main", NAMED): ("2",), ("a", "side", UNITS): ("6",)}
+    assert former_entries(record, ids) == {record[0]}
 
 
 def test_an_answer_that_was_for_another_pod_uses_nothing_unless_its_container_runs() -> None:

@@ -21,6 +21,7 @@ from tessera.core.deviceplugin.allocations.matching import (
     pick,
     reconcile,
     served,
+    unserved,
 )
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode
@@ -66,6 +67,24 @@ PICKS = {
 def test_which_due_is_answered(case: str) -> None:
     requests, units, answered, want = PICKS[case]
     assert pick(requests, RESOURCE, units, frozenset(each.key for each in answered)).key.pod == want
+
+
+# sentence: (requests, the pods with ids on record, those meant by answers, those whose GPU is gone, the chosen pod)
+UNSERVED = {
+    "the oldest": ([NEW, OLD], [], [], [], "old"),
+    "the next, of which there is a GPU": ([NEW, OLD], [], [], [OLD], "new"),
+    "one without a GPU where no other waits": ([NEW, OLD], [], [NEW], [OLD], "old"),
+    "one that was answered where none else waits: its pod was rejected": ([NEW, OLD], ["old"], [NEW], [], "new"),
+}
+
+
+@pytest.mark.parametrize("case", UNSERVED)
+def test_which_of_several_is_to_be_answered(case: str) -> None:
+    requests, recorded, meant, gone, want = UNSERVED[case]
+    allocated = [kubelet_allocation(pod, f"{pod}-1", f"{pod}-2") for pod in recorded]
+    answers = [answer(each, "x", "y") for each in meant]
+    found = unserved(requests, (RESOURCE, 2), allocated, answers, {each.key for each in gone})
+    assert found.key.pod == want
 
 
 # sentence: (requests, units, answered, what the error says)

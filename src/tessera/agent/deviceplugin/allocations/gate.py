@@ -5,7 +5,7 @@ disk before a call is answered (docs/decisions/0014-last-gate.md).
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -155,6 +155,31 @@ class Gate:
         if now.uid != holder.uid:
             found = f"the kubelet gave its devices of {holder.resource} to {now.pod} while they were created"
             raise Conflict(f"pod {holder.pod}, container {holder.container}", found=found, hint="recreate the pod")
+
+    async def forget_former(
+        self, ids: Mapping[tuple[str, str, str], tuple[str, ...]], *, starting: bool = False
+    ) -> bool:
+        """Forget what containers had before the kubelet lost its record and admitted them again, once they have ended.
+
+        Args:
+            ids: those that containers (`AgentAllocation.container_key`) have now by the kubelet's record, sorted.
+            starting: whether these containers are about to start, so that they do not run; else a container may
+                run while its pod has processes.
+
+        Returns:
+            Whether there were any.
+
+        Raises:
+            Unavailable: the record cannot be written.
+
+        """
+        former = lastgate.former_entries(self.record.entries, ids)
+        if former and not starting:
+            uids = frozenset(each.uid for each in former)
+            running = uids if self.view.blind else await self._observer.running(uids)
+            former = frozenset(each for each in former if each.uid not in running)
+        self.record.keep(tuple(each for each in self.record.entries if each not in former))
+        return bool(former)
 
     async def start(self, holder: AgentAllocation, uses: tuple[AllocatedDevice, ...], *, ids: bool) -> None:
         """Record what a container is about to use, or refuse it; waits briefly for terminating pods.

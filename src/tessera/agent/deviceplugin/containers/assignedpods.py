@@ -97,7 +97,7 @@ class AssignedPods:
         """Set the unit of `aliyun.com/gpu-mem`, in MiB."""
         if share_unit_mib != self._share_unit_mib:
             self._share_unit_mib = share_unit_mib
-            self._forget()
+            self.read_again()
 
     def objects(self) -> Iterator[Object]:
         """Yield the pods with all our writes."""
@@ -117,7 +117,7 @@ class AssignedPods:
         objects, keys = tuple(self.objects()), self._trust.keys
         if keys is not self._keys:
             self._keys = keys
-            self._forget()
+            self.read_again()
         elif len(objects) == len(self._objects) and all(map(operator.is_, objects, self._objects)):
             return self._requests
         read: dict[tuple[str, str], _Known] = {}
@@ -191,7 +191,7 @@ class AssignedPods:
     def _is_void(self, started: StartedPod) -> bool:
         return not started.signed.assignment or self._trust.revoked(started.signed.key)
 
-    def _forget(self) -> None:
+    def read_again(self) -> None:
         """Parse every pod again; running pods whose assignment does not count keep their allocation."""
         self._read = {
             name: msgspec.structs.replace(known, pod={})

@@ -7,7 +7,7 @@ requests, and the assignments are exchanged afterwards. docs/decisions/0009-pod-
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -29,7 +29,7 @@ from tessera.core.deviceplugin.allocations.agentallocations import (
     with_assignment,
 )
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation, RequestKey
-from tessera.core.deviceplugin.allocations.matching import ASSIGNED_HINT, Answer, AssignedRequest, Units, pick, served
+from tessera.core.deviceplugin.allocations.matching import ASSIGNED_HINT, Answer, AssignedRequest, Units, unserved
 from tessera.core.deviceplugin.allocations.relocation import device_mismatch
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.containers.edits import ShareEdits
@@ -176,6 +176,7 @@ class ShareAllocator:
         """
         # 1. Find the container with these ids, and its assignment.
         holder = await self._gate.holder(resource, ids)
+        await self._forget_former({holder.container_key: holder.ids}, starting=True)
         request = await self._assigned_request(holder, len(ids))
         # 2. If `Allocate` named the devices, correct the assignments to match.
         answer = self._exchanges.answer_for((resource, frozenset(ids)))
@@ -364,7 +365,7 @@ class ShareAllocator:
         fixed: bool,
         readmitted: bool = False,
     ) -> AssignedRequest:
-        """Return the request of this size that was not answered yet; else one that was and has no holder.
+        """Return the request of this size to answer (`core.deviceplugin.allocations.matching.unserved`).
 
         Args:
             resource: of the units.
@@ -374,18 +375,11 @@ class ShareAllocator:
             readmitted: whether those of running pods count too: a kubelet that lost its record admits them again.
 
         """
-        requests, answers = self.assigned_requests(), self._exchanges.answers
-        if fixed:
-            # Whose GPU is not there cannot start; it is answered only where no other of its size waits.
-            requests = tuple(each for each in requests if not self._maker.mismatch(each))
-            with contextlib.suppress(Conflict):
-                there = tuple(each for each in requests if not self._maker.absent(each))
-                return pick(there, resource, units, served(requests, allocated, answers))
+        requests = tuple(each for each in self.assigned_requests() if not (fixed and self._maker.mismatch(each)))
+        absent = {each.key for each in requests if fixed and self._maker.absent(each)}
         if readmitted:
             requests = tuple(msgspec.structs.replace(each, running=False) for each in requests)
-        with contextlib.suppress(Conflict):
-            return pick(requests, resource, units, served(requests, allocated, answers))
-        return pick(requests, resource, units, served(requests, allocated, ()))
+        return unserved(requests, (resource, units), allocated, self._exchanges.answers, absent)
 
     async def refresh(self) -> None:
         """Read the pods of this node again, and the keys if assignments do not count.
@@ -471,6 +465,7 @@ class ShareAllocator:
         A container that was answered with a share of another size or kind never starts: its pod is evicted, and the
         share is the one's that it is assigned to.
         """
+        await self._forget_former({(each.uid, each.container, each.resource): each.device_ids for each in allocated})
         refused = await self._exchanges.repair(allocated)
         for each in allocated:
             pod = f"{each.namespace}/{each.pod}"
@@ -482,6 +477,13 @@ class ShareAllocator:
                 self._gate.record.void_presumed(each.resource, each.device_ids)
                 self._exchanges.use((each.resource, frozenset(each.device_ids)))
         return refused
+
+    async def _forget_former(
+        self, ids: Mapping[tuple[str, str, str], tuple[str, ...]], *, starting: bool = False
+    ) -> None:
+        """Forget what containers had before they were admitted again (`Gate.forget_former`)."""
+        if await self._gate.forget_former(ids, starting=starting):
+            self._pods.read_again()
 
     @property
     def refused(self) -> tuple[str, ...]:

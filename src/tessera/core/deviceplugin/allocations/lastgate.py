@@ -29,6 +29,7 @@ __all__ = [
     "GatePod",
     "admit",
     "devices_of_orphans",
+    "former_entries",
     "holders",
     "later_holders",
     "named",
@@ -365,6 +366,19 @@ def without_unassigned(
         else each
         for each in record
     )
+
+
+def former_entries(
+    record: Iterable[AgentAllocation], ids: Mapping[tuple[str, str, str], tuple[str, ...]]
+) -> frozenset[AgentAllocation]:
+    """Return what is recorded of containers that the kubelet has allocated other ids since: it admitted them again.
+
+    Args:
+        record: the allocations.
+        ids: those that containers (`AgentAllocation.container_key`) have by the kubelet's record, sorted.
+
+    """
+    return frozenset(each for each in record if ids.get(each.container_key, each.ids) != each.ids)
 
 
 def release(

@@ -4,8 +4,9 @@ The kubelet's `Allocate` names no pod. Shares that differ only in GPU and place 
 record shows the holder of the ids; then the assignments are exchanged so that they match each holder's answer.
 """
 
+import contextlib
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -28,6 +29,7 @@ __all__ = [
     "pick",
     "reconcile",
     "served",
+    "unserved",
 ]
 
 ASSIGNED_HINT = "set schedulerName: tessera-scheduler, and recreate the pod; a static pod cannot have a share of a GPU"
@@ -156,6 +158,35 @@ def pick(
         found=found,
         hint=ASSIGNED_HINT,
     )
+
+
+def unserved(
+    requests: Iterable[AssignedRequest],
+    units: tuple[str, int],
+    allocated: Iterable[KubeletAllocation],
+    answers: Iterable[Answer],
+    absent: Container[RequestKey] = (),
+) -> AssignedRequest:
+    """Return the request to answer: one that was not answered yet, else one whose answer has no holder.
+
+    Args:
+        requests: of the pods.
+        units: a resource, and how many of it are allocated.
+        allocated: the kubelet's record.
+        answers: those not yet in use.
+        absent: requests whose GPU is not there: they cannot start, and are answered where no others wait.
+
+    Raises:
+        Conflict: there is none; the message lists the others.
+
+    """
+    every, (resource, count) = tuple(requests), units
+    there = tuple(each for each in every if each.key not in absent)
+    answered = served(every, allocated, answers)
+    for some, done in ((there, answered), (every, answered)):
+        with contextlib.suppress(Conflict):
+            return pick(some, resource, count, done)
+    return pick(every, resource, count, served(every, allocated, ()))
 
 
 class Correction(msgspec.Struct, frozen=True, kw_only=True):
