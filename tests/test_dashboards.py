@@ -257,7 +257,7 @@ async def fleet_totals(client: httpx2.AsyncClient, port: int) -> tuple[int, int]
     """Return how many MiB of GPU memory the page says that there are, and how many are allocated."""
     fleet = (await client.get(f"http://127.0.0.1:{port}/api/fleet")).json()
     gpus = [gpu for node in fleet["nodes"] for gpu in node["gpus"]]
-    return sum(each["memory_mib"] for each in gpus), sum(each.get("allocated_mib", 0) for each in gpus)
+    return sum(each["memoryMib"] for each in gpus), sum(each.get("allocatedMib", 0) for each in gpus)
 
 
 async def embedded_history(

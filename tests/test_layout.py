@@ -37,7 +37,7 @@ BY_PACKAGE = {
     "cli/mig": "deviceusers node tables",
     "cli/processes": "agent controller disk_agent metrics metricsoptions peeroptions prometheusoptions server",
     "cli/sim_gpus": "tables",
-    "cli/usage": "agents history tables top",
+    "cli/usage": "agents historyoptions tables top",
     "cli/work": "attach environmentcatalog forwarding jupyterlab_idle logs",
     "clients/gpu": "refusals",
     "clients/store": "peers ranges",

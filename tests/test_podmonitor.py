@@ -21,7 +21,7 @@ from harness.prometheusserver import serving_history
 from tessera.api.prometheus.exposition import exposition
 from tessera.api.prometheus.gpuloads import load_queries, read_activity, read_contention, read_loads
 from tessera.core.gpu.readings import GpuReading, ProcessReading
-from tessera.core.usage.attribution import Owner, attributed
+from tessera.core.usage.attribution import Owner, attribute_usage
 from tessera.core.usage.contention import Contention
 from tessera.core.usage.nodemetrics import NodeUsage, node_families
 from testbed.deploy import rendered
@@ -57,8 +57,10 @@ def shared_gpu() -> bytes:
     owners = {7: Owner(uid="uid-busy", container="main"), 8: Owner(uid="uid-small", container="main")}
     allocations = (allocation("busy", allocated_mib=4096), allocation("small", allocated_mib=4096))
     idle = msgspec.structs.replace(GPU, uuid="GPU-idle", index=1, minor=1)
-    unused = attributed(idle, GpuReading(memory_used_mib=600, gpu_percent=0, clocks_event_reasons=0), (), {})
-    return exposition(node_families(NodeUsage(node="n1", gpus=(attributed(GPU, reading, allocations, owners), unused))))
+    unused = attribute_usage(idle, GpuReading(memory_used_mib=600, gpu_percent=0, clocks_event_reasons=0), (), {})
+    return exposition(
+        node_families(NodeUsage(node="n1", gpus=(attribute_usage(GPU, reading, allocations, owners), unused)))
+    )
 
 
 @contextmanager

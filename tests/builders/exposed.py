@@ -4,8 +4,8 @@ from builders.usage import GPU, PARTITIONED, SMALL, allocation
 from tessera.api.prometheus.exposition import exposition
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
-from tessera.core.usage.attribution import Owner, attributed
-from tessera.core.usage.nodemetrics import DeviceFacts, GpuCounts, NodeUsage, node_families
+from tessera.core.usage.attribution import Owner, attribute_usage
+from tessera.core.usage.nodemetrics import DeviceStatus, GpuCounts, NodeUsage, node_families
 from tessera.core.usage.ownmetrics import LOOP_AGE, OWN_METRICS
 from tessera.measures import Measures
 
@@ -25,21 +25,23 @@ def node_metrics(used_mib: int = 700) -> bytes:
         processes=(ProcessReading(pid=7, memory_mib=used_mib, sm_percent=20),),
     )  # fmt: skip
     allocations = (allocation("busy", allocated_mib=2048), allocation("idle", allocated_mib=4096))
-    shared = attributed(GPU, reading, allocations, {7: Owner(uid="uid-busy", container="main")})
+    shared = attribute_usage(GPU, reading, allocations, {7: Owner(uid="uid-busy", container="main")})
     part = DeviceId(PARTITIONED.uuid, SMALL)
     activity = EngineActivity(sm_percent=25, tensor_percent=10)
     instances = (InstanceReading(placement=SMALL, memory_used_mib=900, activity=activity),)
     own = GpuReading(sm_clock_mhz=1380, temperature_c=55, power_watts=210.0, instances=instances)
-    with_instance = attributed(PARTITIONED, own, (allocation("slice", part, exclusive=True, allocated_mib=4864),), {})
+    with_instance = attribute_usage(
+        PARTITIONED, own, (allocation("slice", part, exclusive=True, allocated_mib=4864),), {}
+    )
     usage = NodeUsage(
         node="n1",
         gpus=(shared, with_instance),
         states=(
             *(
-                DeviceFacts(device=DeviceId(GPU.uuid), mode=each, isolation="none")
+                DeviceStatus(device=DeviceId(GPU.uuid), mode=each, isolation="none")
                 for each in ("whole", "mps", "memory-share")
             ),
-            DeviceFacts(device=part, mode="mig", isolation="hardware"),
+            DeviceStatus(device=part, mode="mig", isolation="hardware"),
         ),
         counts=(GpuCounts(gpu=GPU.uuid),),
     )

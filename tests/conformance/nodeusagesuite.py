@@ -1,11 +1,11 @@
-"""What every implementation of `NodeUsages` does; each is run through it by a subclass."""
+"""What every implementation of `UsageSource` does; each is run through it by a subclass."""
 
 from collections.abc import Callable
 
 import pytest
 
 from builders.usagereports import REPORT
-from tessera.clients.nodeusage import NodeReports, NodeUsages
+from tessera.clients.nodeusage import NodeReports, UsageSource
 from tessera.errors import Unavailable
 
 
@@ -13,12 +13,12 @@ from tessera.errors import Unavailable
 class NodeUsageSuite:
     """Subclasses give `usages`, of node n1's agent, and `silence`, after which it does not respond."""
 
-    async def test_reports_are_as_the_agent_gives_them(self, usages: NodeUsages) -> None:
+    async def test_reports_are_as_the_agent_gives_them(self, usages: UsageSource) -> None:
         assert await usages.read() == NodeReports((REPORT,))
         assert (await usages.read()).some() == (REPORT,)
 
     async def test_an_agent_that_does_not_answer_is_named(
-        self, usages: NodeUsages, silence: Callable[[], object]
+        self, usages: UsageSource, silence: Callable[[], object]
     ) -> None:
         silence()
         found = await usages.read()

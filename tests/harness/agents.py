@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 
-from tessera.api.tessera.usage.usagereports import write_usage
+from tessera.api.tessera.usage.usagejson import write_usage
 from tessera.core.usage.usagereport import UsageReport
 from tessera.processports import MetricsPort, serving_metrics
 

@@ -16,7 +16,7 @@ from builders.nodeviews import RecordedPods, of_the_host
 from harness.agentmachine import WatchedDriver
 from tessera.agent.exporter import Exporter, NodeContainers
 from tessera.agent.pods.podsview import PodsView
-from tessera.api.tessera.usage.usagereports import read_usage
+from tessera.api.tessera.usage.usagejson import read_usage
 from tessera.clients.kube import Listing
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.cluster.gpunodestate import UnhealthyDevice

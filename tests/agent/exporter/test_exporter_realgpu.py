@@ -18,7 +18,7 @@ from builders.gpunodes import shared
 from builders.nodeviews import RecordedPods, of_the_host
 from harness.realgpu import CudaProgram, ReadOnlyDriver, RealGpu, SmiGpu, note
 from tessera.agent.exporter import Exporter, NodeContainers
-from tessera.api.tessera.usage.usagereports import read_usage
+from tessera.api.tessera.usage.usagejson import read_usage
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, Exclusivity

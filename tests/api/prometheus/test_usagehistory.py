@@ -13,8 +13,8 @@ from builders.usage import GPU, WHOLE, allocation
 from tessera.api.prometheus import usagehistory
 from tessera.api.prometheus.usagehistory import history_queries, read_history
 from tessera.core.gpu.readings import GpuReading
-from tessera.core.usage.attribution import ContainerDevice, attributed
-from tessera.core.usage.nodemetrics import DeviceFacts, NodeUsage, node_families
+from tessera.core.usage.attribution import ContainerDevice, attribute_usage
+from tessera.core.usage.nodemetrics import DeviceStatus, NodeUsage, node_families
 from tessera.core.usage.rightsizing import recommendations
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 from tessera.errors import InvalidInput
@@ -162,12 +162,12 @@ def test_what_is_no_vector_is_refused(content: bytes) -> None:
         read_history(answers(peak_mib=content), "Prometheus")
 
 
-ALL_MODES = tuple(DeviceFacts(device=WHOLE, mode=each) for each in ("whole", "mps", "memory-share"))
+ALL_MODES = tuple(DeviceStatus(device=WHOLE, mode=each) for each in ("whole", "mps", "memory-share"))
 
 
-def recommended(states: tuple[DeviceFacts, ...], own: ContainerDevice) -> tuple[str, str]:
+def recommended(states: tuple[DeviceStatus, ...], own: ContainerDevice) -> tuple[str, str]:
     """Return what is recommended for a container whose peak is 5,000 MiB and whose load is 100 %, and what fits."""
-    usage = NodeUsage(node="n1", gpus=(attributed(GPU, GpuReading(), [own], {}),), states=states)
+    usage = NodeUsage(node="n1", gpus=(attribute_usage(GPU, GpuReading(), [own], {}),), states=states)
     families = {each.metric.name: each for each in node_families(usage)}
     assert len(families["tessera_device_sharing_info"].samples) == len(states)
     (sample,) = families["tessera_container_memory_allocated_bytes"].samples
@@ -185,7 +185,7 @@ def recommended(states: tuple[DeviceFacts, ...], own: ContainerDevice) -> tuple[
 
 
 @pytest.mark.parametrize("states", [ALL_MODES, ALL_MODES[::-1]])
-def test_on_a_gpu_that_offers_all_modes_what_the_container_has_counts(states: tuple[DeviceFacts, ...]) -> None:
+def test_on_a_gpu_that_offers_all_modes_what_the_container_has_counts(states: tuple[DeviceStatus, ...]) -> None:
     assert recommended(states, allocation("p", exclusive=True, allocated_mib=40960)) == ("fits", "")
     assert recommended(states, allocation("p", allocated_mib=20480)) == ("too-much", "6 GiB")
 

@@ -14,10 +14,10 @@ from builders.kubeobjects import Object, gpu, gpunode, kubectl, node, pod, share
 from builders.usagereports import REPORT
 from harness.agents import serving_reports
 from tessera.api.kubernetes.leases import write_lease
-from tessera.api.tessera.usage.usagereports import write_usage
+from tessera.api.tessera.usage.usagejson import write_usage
 from tessera.cli import main
 from tessera.cli.clusteraccess import ClusterSource
-from tessera.cli.explain.pod import _Answer, _parts, _slowdowns, observe_contention, observe_pod
+from tessera.cli.explain.pod import _Answer, _observed_contention, _parts, observe_contention, observe_pod
 from tessera.cli.explain.pod import pod as command
 from tessera.cli.livecluster import events_of, read_file
 from tessera.clients.kube import EVENTS, LEASES, NODES, PODS, MemoryKube
@@ -129,7 +129,7 @@ def test_lines_are_no_longer_than_the_terminal(columns: int) -> None:
 
 def test_json_has_every_value() -> None:
     got = json.loads(run("pod", "vllm-0", "-n", "ns", "--cluster", "-", "-o", "json").stdout)
-    assert list(got) == ["explanation", "events", "noise"]
+    assert list(got) == ["explanation", "events", "contention"]
     assert " ".join(got["explanation"]) == (
         "pod need phase node scheduler devices record sentences remedies nodes ways"
     )
@@ -242,8 +242,10 @@ def test_who_slows_down_the_gpus_of_a_pod(agent: str) -> None:
     got = words(run("pod", "train", *options, objects=TRAIN))
     want = "What slows down its GPUs - GPU 0: thermal, caused by team/train/main; slowed down: team/notebook/main"
     assert want in got
-    found = json.loads(run("pod", "train", *options, "-o", "json", objects=TRAIN).stdout)["noise"]
-    assert found == [{"gpu": 0, "cause": "thermal", "drivers": ["team/train/main"], "affected": ["team/notebook/main"]}]
+    found = json.loads(run("pod", "train", *options, "-o", "json", objects=TRAIN).stdout)["contention"]
+    assert found == [
+        {"gpu": 0, "cause": "thermal", "causedBy": ["team/train/main"], "affected": ["team/notebook/main"]}
+    ]
     assert "slows down" not in words(run("pod", "calm", *options, objects=TRAIN))
 
 
@@ -274,9 +276,9 @@ async def test_the_agent_of_the_pod_s_node_is_asked_by_way_of_the_api_by_those_w
 
 def test_what_no_agent_says_is_unknown_and_not_nothing(tmp_path: Path) -> None:
     document = run("pod", "train", "-n", "team", "--cluster", "-", "-o", "json", objects=TRAIN).stdout
-    assert json.loads(document)["noise"] is None, "a file has no agent"
+    assert json.loads(document)["contention"] is None, "a file has no agent"
     waits = run("pod", "away", "-n", "team", "--cluster", "-", "-o", "json", objects=TRAIN).stdout
-    assert json.loads(waits)["noise"] == [], "it has no GPU"
+    assert json.loads(waits)["contention"] == [], "it has no GPU"
     kubeconfig, objects = tmp_path / "kubeconfig", tmp_path / "objects.json"
     cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}
     context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
@@ -286,7 +288,7 @@ def test_what_no_agent_says_is_unknown_and_not_nothing(tmp_path: Path) -> None:
     objects.write_text(kubectl(*TRAIN))
     found = explain_pod(read_file(str(objects))[0], PodKey("team/train"))
     assert found is not None
-    contention, why = _slowdowns((), ClusterSource(kubeconfig=kubeconfig), found)
+    contention, why = _observed_contention((), ClusterSource(kubeconfig=kubeconfig), found)
     assert contention is None
     assert why.startswith("unknown: the agent of node n1 does not answer (")
     console = Console(width=200, record=True, file=StringIO())

@@ -9,7 +9,7 @@ import pytest
 from builders.usagereports import BUSY
 from harness.submittedjob import RUNS, SubmittedJob, said
 from tessera.api.kubernetes.jobs import JobRequest, job_object
-from tessera.api.tessera.usage.usagereports import write_usage
+from tessera.api.tessera.usage.usagejson import write_usage
 from tessera.cli.work import following
 from tessera.cli.work.following import follow_job, print_log, state_of
 from tessera.clients.kube import EVENTS, JOBS, PODS, WORKLOADS, MemoryKube, uid_of

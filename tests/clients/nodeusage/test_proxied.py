@@ -7,7 +7,7 @@ import pytest
 
 from builders.usagereports import REPORT
 from conformance.nodeusagesuite import NodeUsageSuite
-from tessera.api.tessera.usage.usagereports import write_usage
+from tessera.api.tessera.usage.usagejson import write_usage
 from tessera.clients.kube import PODS, MemoryKube, Object
 from tessera.clients.nodeusage import NodeReports, ProxiedUsage
 from tessera.clients.nodeusage.protocol import MOST_BYTES

@@ -7,7 +7,7 @@ import pytest
 
 from builders.usagereports import REPORT
 from conformance.nodeusagesuite import NodeUsageSuite
-from tessera.api.tessera.usage.usagereports import write_usage
+from tessera.api.tessera.usage.usagejson import write_usage
 from tessera.clients.nodeusage import HttpUsage, real
 from tessera.errors import InvalidInput
 from tessera.processports import MetricsPort, serving_metrics

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from builders.kubeobjects import Object, gpu, gpunode, node, pod, share
 from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
-from tessera.api.tessera.cluster.fleetviews import write_change, write_fleet
+from tessera.api.tessera.page.fleetjson import write_change, write_fleet
 from tessera.core.cluster.compatibility import Rule
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.explain.fleetscope import EVERYTHING, Scope, in_scope
 from tessera.core.explain.fleetview import (
+    ContentionView,
     FleetView,
     GpuPart,
     GpuView,
@@ -23,7 +24,6 @@ from tessera.core.explain.fleetview import (
     PendingView,
     PodView,
     ScalePoint,
-    Slowdown,
     WorkloadRecommendation,
     changes,
 )
@@ -77,8 +77,9 @@ def test_others_are_parts_without_names() -> None:
     part = GpuPart(start=0, size=1, label="1g", state="allocated", idle=True, pods=(theirs, mine))
     a_gpu = GpuView(
         index=0, model="A100", memory_mib=9, width=8, mode="mig", health="unhealthy", parts=(part,), used_mib=3,
-        slowdowns=(
-            Slowdown(cause="thermal", caused_by=(mine, theirs)), Slowdown(cause="saturated", evenly=(mine, theirs)),
+        contention=(
+            ContentionView(cause="thermal", caused_by=(mine, theirs)),
+            ContentionView(cause="saturated", evenly=(mine, theirs)),
         ),
         problems=("Xid 79", "theirs/secret and mine/open overlap", "pod gone/x.y-1/main is gone, mine/p/c is not"),
     )  # fmt: skip
@@ -118,7 +119,7 @@ def test_others_are_parts_without_names() -> None:
     assert (one.gpus[0].parts[0].idle, one.gpus[0].used_mib) == (False, None)
     assert hidden == PodView(phase="running", isolation="hardware", memory_mib=5)
     assert shown == mine
-    driven, even = one.gpus[0].slowdowns
+    driven, even = one.gpus[0].contention
     assert (driven.caused_by, even.evenly) == ((mine, hidden), (mine, hidden))
     assert one.gpus[0].problems == (
         "Xid 79",
@@ -143,15 +144,15 @@ def test_what_slows_a_gpu_is_shown_to_those_with_a_pod_on_it() -> None:
             GpuPart(start=start, size=1, state="allocated", pods=(PodView(namespace=each, pod="p"),))
             for start, each in enumerate(namespaces)
         )
-        slow = Slowdown(cause="saturated", caused_by=(PodView(namespace="theirs", pod="p"),))
-        a_gpu = GpuView(index=0, model="T4", memory_mib=9, width=2, mode="", health="", parts=parts, slowdowns=(slow,))
+        slow = ContentionView(cause="saturated", caused_by=(PodView(namespace="theirs", pod="p"),))
+        a_gpu = GpuView(index=0, model="T4", memory_mib=9, width=2, mode="", health="", parts=parts, contention=(slow,))
         return FleetView(nodes=(NodeView(name="n", gpus=(a_gpu,)),))
 
     mine = Scope(namespaces=frozenset({"mine"}))
-    assert in_scope(view("theirs", "theirs"), mine).nodes[0].gpus[0].slowdowns == ()
-    assert in_scope(view(), mine).nodes[0].gpus[0].slowdowns == ()
-    (kept,) = in_scope(view("mine", "theirs"), mine).nodes[0].gpus[0].slowdowns
-    assert kept == Slowdown(cause="saturated", caused_by=(PodView(),))
+    assert in_scope(view("theirs", "theirs"), mine).nodes[0].gpus[0].contention == ()
+    assert in_scope(view(), mine).nodes[0].gpus[0].contention == ()
+    (kept,) = in_scope(view("mine", "theirs"), mine).nodes[0].gpus[0].contention
+    assert kept == ContentionView(cause="saturated", caused_by=(PodView(),))
 
 
 HIDDEN = st.from_regex(r"zq[a-z0-9]{1,4}([-.][a-z0-9]{1,3})?", fullmatch=True)

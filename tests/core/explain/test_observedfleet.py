@@ -9,6 +9,7 @@ from builders.kubeobjects import Object, gpu, gpunode, mig_share, node, place, p
 from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice, Used
 from tessera.core.explain.fleetview import (
+    ContentionView,
     FleetChange,
     FleetView,
     GpuView,
@@ -17,7 +18,6 @@ from tessera.core.explain.fleetview import (
     PendingView,
     PodView,
     ScalePoint,
-    Slowdown,
     WorkloadRecommendation,
     changes,
 )
@@ -148,7 +148,7 @@ def test_a_pod_s_workload_is_its_owner_s_wherever_it_is_shown(owner: tuple[str, 
     got = view_of(*objects, recommendations=(advice,), contention={("a", "GPU-a-0"): (slow,)})
     (only_node,) = got.nodes
     (only_gpu,) = only_node.gpus
-    (slowdown,) = only_gpu.slowdowns
+    (slowdown,) = only_gpu.contention
     want = OWNERS[owner]
     assert [each.workload for each in only_gpu.parts[0].pods] == [want]
     assert [each.workload for each in only_node.unplaced] == [want]
@@ -225,10 +225,10 @@ def test_the_pods_that_slow_down_a_gpu_are_shown_as_on_their_devices() -> None:
     )
     (_, q) = (each for part in got.parts for each in part.pods)
     gone = PodView(namespace="ns", pod="gone")
-    assert got.slowdowns == (
-        Slowdown(cause="thermal", caused_by=(q, gone)),
-        Slowdown(cause="saturated", evenly=(q, gone)),
-        Slowdown(cause="saturated", caused_by=(q,)),
+    assert got.contention == (
+        ContentionView(cause="thermal", caused_by=(q, gone)),
+        ContentionView(cause="saturated", evenly=(q, gone)),
+        ContentionView(cause="saturated", caused_by=(q,)),
     ), "containers of one pod share with nobody else"
 
 
@@ -250,8 +250,8 @@ def test_a_node_is_believed_about_its_own_pods_and_gpus_alone() -> None:
     )
     first, second = (each.gpus[0] for each in got.nodes)
     assert got.activity == {"ns/q": 20}
-    assert first.slowdowns == ()
-    assert [[each.pod for each in slowdown.caused_by] for slowdown in second.slowdowns] == [["q"]]
+    assert first.contention == ()
+    assert [[each.pod for each in slowdown.caused_by] for slowdown in second.contention] == [["q"]]
     assert [each.pod for each in got.recommendations] == ["q"]
 
 

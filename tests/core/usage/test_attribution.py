@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from builders.usage import GPU, LARGE, PARTITIONED, SMALL, WHOLE, allocation
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
-from tessera.core.usage.attribution import ENDED, ContainerDevice, ContainerUsage, DeviceUsage, Owner, attributed
+from tessera.core.usage.attribution import ENDED, ContainerDevice, ContainerUsage, DeviceUsage, Owner, attribute_usage
 
 A, B, C = (allocation(name) for name in "abc")
 
@@ -26,7 +26,7 @@ def process(pid: int, memory_mib: int | None, percent: int | None = None, on: in
 def device_of(
     reading: GpuReading, allocations: list[ContainerDevice], owners: Mapping[int, Owner | None] | None
 ) -> DeviceUsage:
-    (device,) = attributed(GPU, reading, allocations, owners).devices
+    (device,) = attribute_usage(GPU, reading, allocations, owners).devices
     return device
 
 
@@ -85,12 +85,12 @@ def test_a_process_whose_instance_is_unknown_may_be_on_each() -> None:
     instances = (InstanceReading(placement=SMALL), InstanceReading(placement=LARGE))
     allocations = [allocation("a", small), allocation("b", large)]
     for processes in (None, (process(1, 40, on=7), process(2, 5))):
-        found = attributed(
+        found = attribute_usage(
             PARTITIONED, GpuReading(instances=instances, processes=processes), allocations, {1: owner("a")}
         )
         assert [uses(each) for each in found.devices] == [{"a": (None, None)}, {"b": (None, None)}]
     known = GpuReading(instances=instances[:1], processes=(process(1, 40, on=7),))
-    found = attributed(PARTITIONED, known, allocations, {1: owner("a")})
+    found = attribute_usage(PARTITIONED, known, allocations, {1: owner("a")})
     assert [uses(each) for each in found.devices] == [{"a": (40, None)}, {"b": (None, None)}], "one was not measured"
 
 
@@ -101,7 +101,7 @@ def test_no_container_has_more_memory_than_its_device_and_a_process_counts_once(
     device = device_of(GpuReading(memory_used_mib=most, processes=processes), [A, B], owners)
     assert uses(device) == {"a": (None, 11), "b": (7, 8)}
     reading = GpuReading(instances=(InstanceReading(placement=SMALL),), processes=(process(1, 4866, on=7),))
-    first, _ = attributed(PARTITIONED, reading, [allocation("a", DeviceId("GPU-1", SMALL))], owners).devices
+    first, _ = attribute_usage(PARTITIONED, reading, [allocation("a", DeviceId("GPU-1", SMALL))], owners).devices
     assert uses(first) == {"a": (None, None)}
 
 
@@ -112,7 +112,7 @@ def on_small(*memory_mib: int) -> DeviceUsage:
         processes=tuple(process(pid, each, on=7) for pid, each in enumerate(memory_mib, 1)),
     )
     allocations = [allocation(each, DeviceId("GPU-1", SMALL)) for each in "ab"]
-    return attributed(PARTITIONED, reading, allocations, {1: owner("a"), 2: owner("b")}).devices[0]
+    return attribute_usage(PARTITIONED, reading, allocations, {1: owner("a"), 2: owner("b")}).devices[0]
 
 
 def test_containers_together_have_no_more_memory_than_their_device() -> None:
@@ -127,7 +127,7 @@ def test_the_rounding_of_processes_is_no_impossible_memory() -> None:
     for second, want in ((2432, 4864), (2433, 4864), (2434, None)):
         processes = (process(1, 2433, on=7), process(2, second, on=7))
         reading = GpuReading(instances=(InstanceReading(placement=SMALL),), processes=processes)
-        first, _ = attributed(PARTITIONED, reading, small, {1: owner("a"), 2: owner("a")}).devices
+        first, _ = attribute_usage(PARTITIONED, reading, small, {1: owner("a"), 2: owner("a")}).devices
         assert [each.memory_mib for each in first.containers] == [want]
 
 
@@ -141,7 +141,7 @@ def test_a_process_whose_container_is_unknown_may_be_of_each_of_the_device() -> 
     reading = GpuReading(
         instances=(InstanceReading(placement=SMALL), InstanceReading(placement=LARGE)), processes=processes
     )
-    on_both = attributed(PARTITIONED, reading, [allocation("a", small), allocation("b", large)], {1: owner("a")})
+    on_both = attribute_usage(PARTITIONED, reading, [allocation("a", small), allocation("b", large)], {1: owner("a")})
     assert [uses(each) for each in on_both.devices] == [{"a": (40, None)}, {"b": (None, None)}], "not of another"
 
 
@@ -168,7 +168,7 @@ def test_instances_have_their_own_processes_and_those_that_do_not_exist_nobody()
         ),
         processes=(process(1, 40, on=7), process(2, 20, on=7), process(3, 800, on=2)),
     )
-    found = attributed(PARTITIONED, reading, allocations, {1: owner("a"), 2: owner("b"), 3: owner("c")})
+    found = attribute_usage(PARTITIONED, reading, allocations, {1: owner("a"), 2: owner("b"), 3: owner("c")})
     first, second = found.devices
     assert (first.device, uses(first)) == (small, {"a": (40, None), "b": (20, None)})
     assert (second.device, uses(second), second.activity) == (
@@ -176,7 +176,7 @@ def test_instances_have_their_own_processes_and_those_that_do_not_exist_nobody()
         {"c": (900, None)},
         EngineActivity(sm_percent=40),
     )
-    gone = attributed(PARTITIONED, GpuReading(), allocations, {}).devices
+    gone = attribute_usage(PARTITIONED, GpuReading(), allocations, {}).devices
     assert [(each.used_mib, each.activity) for each in gone] == [(None, None), (None, None)]
 
 
@@ -240,7 +240,7 @@ def test_on_a_shared_instance_where_no_process_runs_its_activity_is_of_those_tha
         activity = None if percent is None else EngineActivity(sm_percent=percent)
         instance = InstanceReading(placement=SMALL, memory_used_mib=700, activity=activity)
         owners = {1: owner("a"), 2: ENDED}
-        use = attributed(PARTITIONED, GpuReading(instances=(instance,), processes=processes), shared, owners)
+        use = attribute_usage(PARTITIONED, GpuReading(instances=(instance,), processes=processes), shared, owners)
         return next(each.ended_percent for each in use.devices if each.device == where)
 
     running, ended = process(1, 300, on=gpu_instance), process(2, 0, on=gpu_instance)

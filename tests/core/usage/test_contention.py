@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from builders.usage import GPU, LARGE, PARTITIONED, SMALL, WHOLE, allocation
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
-from tessera.core.usage.attribution import ContainerDevice, GpuUsage, Owner, attributed
+from tessera.core.usage.attribution import ContainerDevice, GpuUsage, Owner, attribute_usage
 from tessera.core.usage.contention import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of, gpu_load
 
 ALLOCATIONS = tuple(allocation(name) for name in "abc")
@@ -41,12 +41,12 @@ def shared(
     )
     owners = {pid: Owner(uid=f"uid-{name}", container="main") for pid, name in enumerate(loads, 1)}
     reading = GpuReading(gpu_percent=gpu_percent, clocks_event_reasons=reasons, processes=processes)
-    return attributed(GPU, reading, allocations, owners)
+    return attribute_usage(GPU, reading, allocations, owners)
 
 
 def test_a_gpu_that_is_neither_throttled_nor_saturated_has_no_noise() -> None:
     assert (found_on(shared(80, reasons=0x1, a=60, b=20))) == ()
-    alone = attributed(GPU, GpuReading(gpu_percent=100), [allocation("a", exclusive=True)], {})
+    alone = attribute_usage(GPU, GpuReading(gpu_percent=100), [allocation("a", exclusive=True)], {})
     assert (found_on(alone)) == ()
 
 
@@ -125,7 +125,7 @@ def test_instances_drive_their_gpu_by_their_part_of_it() -> None:
             InstanceReading(placement=LARGE, activity=EngineActivity(sm_percent=50)),
         ),
     )
-    (found,) = found_on(attributed(PARTITIONED, reading, [one, other], {}))
+    (found,) = found_on(attribute_usage(PARTITIONED, reading, [one, other], {}))
     assert (found.caused_by, found.affected) == ((other.name,), (one.name,))
 
 
@@ -133,11 +133,11 @@ def test_a_saturated_instance_is_found_by_its_activity() -> None:
     device = DeviceId("GPU-1", SMALL)
     pair = [allocation("a", device), allocation("b", device)]
     reading = GpuReading(instances=(InstanceReading(placement=SMALL, activity=EngineActivity(sm_percent=97)),))
-    (found,) = found_on(attributed(PARTITIONED, reading, pair, {}))
+    (found,) = found_on(attribute_usage(PARTITIONED, reading, pair, {}))
     assert (found.cause, found.affected) == ("saturated", tuple(each.name for each in pair))
     plain = msgspec.structs.replace(PARTITIONED, model=msgspec.structs.replace(GPU.model, profiles=()))
     reading = msgspec.structs.replace(reading, clocks_event_reasons=0x4)
-    throttled, _ = found_on(attributed(plain, reading, pair, {}))
+    throttled, _ = found_on(attribute_usage(plain, reading, pair, {}))
     assert (throttled.caused_by, throttled.affected) == ((), tuple(each.name for each in pair))
     assert WHOLE not in {each.device for each in pair}
 
@@ -159,7 +159,7 @@ def test_a_container_whose_helper_is_idle_drives_what_its_other_process_does() -
     )
     owners = {pid: Owner(uid=f"uid-{name}", container="main") for pid, name in ((1, "a"), (2, "a"), (3, "b"))}
     reading = GpuReading(gpu_percent=99, clocks_event_reasons=0x4, processes=processes)
-    throttled, saturated = found_on(attributed(GPU, reading, ALLOCATIONS[:2], owners))
+    throttled, saturated = found_on(attribute_usage(GPU, reading, ALLOCATIONS[:2], owners))
     assert throttled == Contention(cause="power-cap", caused_by=(A,), affected=(B,))
     assert (saturated.cause, saturated.caused_by) == ("saturated", (A,))
 
@@ -171,7 +171,7 @@ def test_a_shared_gpu_is_saturated_in_time_or_in_its_multiprocessors() -> None:
         (90, EngineActivity(sm_percent=96)),
     ):
         reading = GpuReading(gpu_percent=percent, activity=activity)
-        (found,) = found_on(attributed(GPU, reading, ALLOCATIONS[:2], None))
+        (found,) = found_on(attribute_usage(GPU, reading, ALLOCATIONS[:2], None))
         assert found.cause == "saturated"
 
 

@@ -20,11 +20,11 @@ from tessera.core.gpu.readings import (
     RemappedRows,
 )
 from tessera.core.usage import nodemetrics
-from tessera.core.usage.attribution import ContainerDevice, Owner, attributed
+from tessera.core.usage.attribution import ContainerDevice, Owner, attribute_usage
 from tessera.core.usage.families import Family
 from tessera.core.usage.nodemetrics import (
     NODE_METRICS,
-    DeviceFacts,
+    DeviceStatus,
     GpuCounts,
     NodeUsage,
     node_families,
@@ -57,7 +57,7 @@ def values(families: tuple[Family, ...], name: str, *labels: str) -> Mapping[tup
 
 
 def usage(reading: GpuReading, *allocations: object, owners: dict[int, Owner] | None = None) -> NodeUsage:
-    own = attributed(GPU, reading, allocations, {} if owners is None else owners)  # type: ignore[arg-type]  # allocations
+    own = attribute_usage(GPU, reading, allocations, {} if owners is None else owners)  # type: ignore[arg-type]  # allocations
     return NodeUsage(node="n1", gpus=(own,))
 
 
@@ -134,7 +134,9 @@ def test_an_allocation_says_whether_its_device_is_exclusive() -> None:
 
 def test_unknown_memory_has_no_series() -> None:
     facts = msgspec.structs.replace(GPU, memory_mib=0)
-    own = attributed(facts, GpuReading(memory_used_mib=3), [allocation("a", exclusive=True, allocated_mib=None)], {})
+    own = attribute_usage(
+        facts, GpuReading(memory_used_mib=3), [allocation("a", exclusive=True, allocated_mib=None)], {}
+    )
     families = node_families(NodeUsage(node="n1", gpus=(own,)))
     names = {each.metric.name for each in families}
     assert "tessera_device_memory_used_bytes" in names
@@ -158,7 +160,7 @@ def test_instances_have_their_profile_and_id_and_the_gpu_its_free_slices() -> No
             InstanceReading(placement=LARGE, memory_used_mib=900),
         ),
     )
-    own = attributed(PARTITIONED, reading, [allocation("a", LARGE_ONE, exclusive=True)], {})
+    own = attribute_usage(PARTITIONED, reading, [allocation("a", LARGE_ONE, exclusive=True)], {})
     families = node_families(NodeUsage(node="n1", gpus=(own,)))
     labels = ("GPU_I_PROFILE", "GPU_I_ID", "pod")
     assert dict(values(families, "DCGM_FI_DEV_FB_USED", *labels)) == {
@@ -172,11 +174,11 @@ def test_instances_have_their_profile_and_id_and_the_gpu_its_free_slices() -> No
 
 
 def test_states_and_counts_are_those_of_the_agent() -> None:
-    own = attributed(PARTITIONED, GpuReading(), [], {})
+    own = attribute_usage(PARTITIONED, GpuReading(), [], {})
     states = (
-        DeviceFacts(device=DeviceId("GPU-1"), healthy=True),
-        DeviceFacts(device=SMALL_ONE, healthy=False, orphaned=True, mode="mig-mps", isolation="driver-mps"),
-        DeviceFacts(device=DeviceId("GPU-gone"), healthy=False),
+        DeviceStatus(device=DeviceId("GPU-1"), healthy=True),
+        DeviceStatus(device=SMALL_ONE, healthy=False, orphaned=True, mode="mig-mps", isolation="driver-mps"),
+        DeviceStatus(device=DeviceId("GPU-gone"), healthy=False),
     )
     counts = (GpuCounts(gpu="GPU-1", last_xid=79, xids=(("hardware", 2),), layout_changes=3),)
     families = node_families(NodeUsage(node="n1", gpus=(own,), states=states, counts=counts, sees_processes=False))
@@ -205,7 +207,7 @@ def test_counts_of_memory_errors_go_on_when_the_pod_has_ended() -> None:
 
 
 def test_the_memory_of_a_gpu_is_that_of_the_whole_whatever_its_instances_take() -> None:
-    uses = (attributed(GPU, GpuReading(), [], {}), attributed(PARTITIONED, GpuReading(), [], {}))
+    uses = (attribute_usage(GPU, GpuReading(), [], {}), attribute_usage(PARTITIONED, GpuReading(), [], {}))
     families = node_families(NodeUsage(node="n1", gpus=uses))
     whole = GPU.memory_mib << 20
     assert dict(values(families, "tessera_gpu_memory_bytes", "UUID")) == {("GPU-0",): whole, ("GPU-1",): whole}
@@ -239,8 +241,8 @@ def test_a_gpu_that_the_driver_never_showed_is_lost_and_nothing_else_is_said_of_
 
 def test_a_lost_gpu_says_so_and_has_no_measurements() -> None:
     gone = msgspec.structs.replace(GPU, lost=True)
-    states = (DeviceFacts(device=WHOLE, healthy=False), DeviceFacts(device=WHOLE, mode="mps", isolation="driver-mps"))
-    own = attributed(gone, GpuReading(), [allocation("a")], {})
+    states = (DeviceStatus(device=WHOLE, healthy=False), DeviceStatus(device=WHOLE, mode="mps", isolation="driver-mps"))
+    own = attribute_usage(gone, GpuReading(), [allocation("a")], {})
     families = node_families(NodeUsage(node="n1", gpus=(own,), states=states))
     assert dict(values(families, "tessera_gpu_lost")) == {(): 1}
     assert dict(values(families, "tessera_device_healthy")) == {(): 0}
@@ -275,9 +277,9 @@ def test_a_device_whose_container_is_left_out_is_allocated_all_the_same(monkeypa
         allocation("b", LARGE_ONE, exclusive=True, allocated_mib=2048),
     ]
     parts = tuple(InstanceReading(placement=each.placement, memory_used_mib=500) for each in INSTANCES)
-    first = attributed(PARTITIONED, GpuReading(instances=parts), allocations, {})
+    first = attribute_usage(PARTITIONED, GpuReading(instances=parts), allocations, {})
     whole = msgspec.structs.replace(GPU, uuid="GPU-9", index=9)
-    last = attributed(whole, FULL, [allocation("c", DeviceId("GPU-9"), exclusive=True)], {})
+    last = attribute_usage(whole, FULL, [allocation("c", DeviceId("GPU-9"), exclusive=True)], {})
     families = node_families(NodeUsage(node="n1", gpus=(first, last)))
     assert dict(values(families, "DCGM_FI_DEV_FB_USED", "pod")) == {("a",): 500}
     assert set(values(families, "DCGM_FI_DEV_POWER_USAGE", "gpu", "pod")) == {("9", "")}
@@ -289,7 +291,7 @@ def test_a_device_whose_container_is_left_out_is_allocated_all_the_same(monkeypa
 
 def test_two_instances_of_one_id_are_one_series() -> None:
     twin = msgspec.structs.replace(PARTITIONED, instances=(INSTANCES[0], msgspec.structs.replace(INSTANCES[0])))
-    families = node_families(NodeUsage(node="n1", gpus=(attributed(twin, GpuReading(), [], {}),)))
+    families = node_families(NodeUsage(node="n1", gpus=(attribute_usage(twin, GpuReading(), [], {}),)))
     memory = next(each for each in families if each.metric.name == "tessera_device_memory_bytes")
     assert len(memory.samples) == 1
 
@@ -331,8 +333,8 @@ def test_whatever_a_driver_says_values_are_possible_series_unique_and_bounded(
     reading: GpuReading, partitioned: bool, allocations: list[object], owners: dict[int, Owner] | None
 ) -> None:
     facts = PARTITIONED if partitioned else GPU
-    own = attributed(facts, reading, allocations, owners)  # type: ignore[arg-type]  # they are allocations
-    states = tuple(DeviceFacts(device=each.device, mode="whole") for each in own.devices)
+    own = attribute_usage(facts, reading, allocations, owners)  # type: ignore[arg-type]  # they are allocations
+    states = tuple(DeviceStatus(device=each.device, mode="whole") for each in own.devices)
     families = node_families(NodeUsage(node="n1", gpus=(own,), states=states))
     samples = [each for family in families for each in family.samples]
     assert all(0 <= each.value < 2**63 for each in samples)
@@ -349,7 +351,7 @@ def test_whatever_a_driver_says_values_are_possible_series_unique_and_bounded(
 
 def test_a_gpu_without_mig_has_no_layout() -> None:
     plain = msgspec.structs.replace(GPU, mig=None)
-    families = node_families(NodeUsage(node="n1", gpus=(attributed(plain, GpuReading(), [], {}),)))
+    families = node_families(NodeUsage(node="n1", gpus=(attribute_usage(plain, GpuReading(), [], {}),)))
     assert not values(families, "tessera_gpu_layout_info")
     assert dict(values(families, "tessera_gpu_lost")) == {(): 0}
 
@@ -404,7 +406,7 @@ def dcgm_node(allocated: str) -> tuple[Family, ...]:
         device = DeviceId(facts.uuid, small[0].placement if number == 0 else None)
         holds = (allocated == "11") if number == 0 else allocated == str(number)
         pod = ContainerDevice(namespace="testing", pod="ollama", container="ollama", uid="u", device=device)
-        uses.append(attributed(facts, reading, [pod] if holds else [], {}))
+        uses.append(attribute_usage(facts, reading, [pod] if holds else [], {}))
     return node_families(NodeUsage(node="localhost", gpus=tuple(uses)))
 
 

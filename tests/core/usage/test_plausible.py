@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from builders.usage import A100, GPU, INSTANCES, PARTITIONED
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading, RemappedRows
-from tessera.core.usage.plausible import percentage, plausible, possible
+from tessera.core.usage.plausible import discard_implausible, percentage, possible
 
 ABSURD = [-1, 2**64 - 1, 2**63, math.nan, math.inf, -math.inf, "7", None, True]
 
@@ -35,30 +35,33 @@ def test_what_can_be_is_possible_up_to_the_most() -> None:
 )
 def test_an_absurd_field_is_absent_and_the_others_stay(field: str, value: object) -> None:
     fine = GpuReading(temperature_c=60, sm_clock_mhz=1400, memory_used_mib=10)
-    found = plausible(msgspec.structs.replace(fine, **{field: value}), GPU)
+    found = discard_implausible(msgspec.structs.replace(fine, **{field: value}), GPU)
     assert getattr(found, field) is None
     kept = [each for each in ("temperature_c", "sm_clock_mhz", "memory_used_mib") if each != field]
     assert [getattr(found, each) for each in kept] == [getattr(fine, each) for each in kept]
 
 
 def test_more_memory_than_there_is_is_not_plausible() -> None:
-    assert plausible(GpuReading(memory_used_mib=A100.memory_mib), GPU).memory_used_mib == A100.memory_mib
-    assert plausible(GpuReading(memory_used_mib=A100.memory_mib + 1), GPU).memory_used_mib is None
+    assert discard_implausible(GpuReading(memory_used_mib=A100.memory_mib), GPU).memory_used_mib == A100.memory_mib
+    assert discard_implausible(GpuReading(memory_used_mib=A100.memory_mib + 1), GPU).memory_used_mib is None
     unknown = msgspec.structs.replace(GPU, memory_total_mib=0)
-    assert plausible(GpuReading(memory_used_mib=A100.memory_mib + 1), unknown).memory_used_mib == A100.memory_mib + 1
+    assert (
+        discard_implausible(GpuReading(memory_used_mib=A100.memory_mib + 1), unknown).memory_used_mib
+        == A100.memory_mib + 1
+    )
 
 
 def test_a_percentage_slightly_above_100_is_100() -> None:
     values = (99.9, 100, 100.0001, 101, 101.1, -0.1, math.nan, None)
     assert [percentage(each) for each in values] == [99.9, 100, 100, 100, None, None, None, None]
     near = GpuReading(gpu_percent=101, activity=EngineActivity(sm_percent=100.0001, tensor_percent=102))
-    found = plausible(near, GPU)
+    found = discard_implausible(near, GPU)
     assert (found.gpu_percent, found.activity) == (100, EngineActivity(sm_percent=100))
 
 
 def test_reasons_with_unknown_bits_are_not_plausible() -> None:
     for bits, want in ((2**32 - 1, None), (2**64 - 1, None), (2**32 - 2, None), (0x800, None), (0x7FF, 0x7FF)):
-        assert plausible(GpuReading(clocks_event_reasons=bits), GPU).clocks_event_reasons == want
+        assert discard_implausible(GpuReading(clocks_event_reasons=bits), GPU).clocks_event_reasons == want
 
 
 def test_instances_and_processes_that_cannot_be_are_left_out() -> None:
@@ -78,15 +81,15 @@ def test_instances_and_processes_that_cannot_be_are_left_out() -> None:
         ),
         remapped_rows=RemappedRows(corrected=1, uncorrected=2**32 - 1, failed=False),
     )
-    found = plausible(reading, PARTITIONED)
+    found = discard_implausible(reading, PARTITIONED)
     assert found.instances == (InstanceReading(placement=one.placement, activity=EngineActivity()),)
     assert found.processes == (ProcessReading(pid=7),)
     assert found.remapped_rows is None
     rows = RemappedRows(corrected=1, uncorrected=2, failed=True)
-    assert plausible(GpuReading(remapped_rows=rows), GPU).remapped_rows == rows
+    assert discard_implausible(GpuReading(remapped_rows=rows), GPU).remapped_rows == rows
 
 
 @given(st.builds(GpuReading, gpu_percent=st.one_of(st.integers(), st.floats(), st.none())))
 def test_what_is_plausible_stays_so(reading: GpuReading) -> None:
-    once = plausible(reading, GPU)
-    assert plausible(once, GPU) == once
+    once = discard_implausible(reading, GPU)
+    assert discard_implausible(once, GPU) == once

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from builders.usagereports import REPORT
 from tessera.core.usage.contention import SATURATED, Contention
-from tessera.core.usage.reportbounds import possible_report
+from tessera.core.usage.reportbounds import discard_impossible
 from tessera.core.usage.throttling import ThrottleCause
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 
@@ -18,7 +18,7 @@ LARGEST = 4 << 20
 
 
 def test_a_true_report_is_unchanged() -> None:
-    assert possible_report(REPORT) == REPORT
+    assert discard_impossible(REPORT) == REPORT
 
 
 def numbers(report: UsageReport) -> Iterator[float]:
@@ -61,7 +61,7 @@ def test_no_impossible_value_is_left(
         contention=(contention, Contention(cause="thermal", caused_by=("not a pod",))),
     )
     near = msgspec.structs.replace(gpu, index=0)
-    found = possible_report(UsageReport(node="n1", age_s=since, gpus=(gpu, near)))
+    found = discard_impossible(UsageReport(node="n1", age_s=since, gpus=(gpu, near)))
     assert all(math.isfinite(each) and 0 <= each <= max(LARGEST, 2**32) for each in numbers(found))
     known = cause in {*ThrottleCause, SATURATED}
     assert found.gpus[-1].contention == ((contention,) if known else ())
@@ -74,14 +74,14 @@ def test_a_percentage_slightly_above_100_is_100() -> None:
         device = DeviceReport(gpu_percent=percent, containers=(container,))
         return UsageReport(node="n1", gpus=(GpuReport(index=0, devices=(device,)),))
 
-    assert possible_report(reported(100.0001)) == reported(100)
-    assert possible_report(reported(102)) == reported(None)
+    assert discard_impossible(reported(100.0001)) == reported(100)
+    assert discard_impossible(reported(102)) == reported(None)
 
 
 def test_those_who_use_a_device_equally_are_containers_and_at_least_two() -> None:
     def left(*evenly: str) -> tuple[Contention, ...]:
         gpu = GpuReport(index=0, contention=(Contention(cause=SATURATED, evenly=evenly, affected=("a/b/c",)),))
-        return possible_report(UsageReport(node="n1", gpus=(gpu,))).gpus[0].contention
+        return discard_impossible(UsageReport(node="n1", gpus=(gpu,))).gpus[0].contention
 
     (found,) = left("a/b/c", "d/e/f")
     assert found.evenly == ("a/b/c", "d/e/f")
@@ -94,4 +94,4 @@ def test_those_who_use_a_device_equally_are_containers_and_at_least_two() -> Non
 def test_causes_that_are_known_stay() -> None:
     for cause in ThrottleCause:
         gpu = GpuReport(index=0, throttled=(cause.value,), contention=(Contention(cause=cause.value),))
-        assert possible_report(UsageReport(node="n1", gpus=(gpu,))).gpus == (gpu,)
+        assert discard_impossible(UsageReport(node="n1", gpus=(gpu,))).gpus == (gpu,)

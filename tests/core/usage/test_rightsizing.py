@@ -11,8 +11,8 @@ from builders.usagereports import BUSY, FINE, REPORT
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.readings import GpuReading, ProcessReading
 from tessera.core.usage.activity import UNUSED_MIB
-from tessera.core.usage.attribution import GpuUsage, Owner, attributed
-from tessera.core.usage.history import Histories, remembered
+from tessera.core.usage.attribution import GpuUsage, Owner, attribute_usage
+from tessera.core.usage.containerhistory import Histories, update_histories
 from tessera.core.usage.nodemetrics import NodeUsage
 from tessera.core.usage.rightsizing import Advice, ObservedUsage, Sizing, advice_of, advise, recommendations
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport, usage_report
@@ -372,8 +372,8 @@ def test_a_container_whose_usage_was_known_in_one_sample_of_a_day_is_not_judged(
     for look in range(5760):
         busy = GpuReading(memory_used_mib=19400, gpu_percent=99, processes=processes)
         reading = busy if look else GpuReading(memory_used_mib=0, gpu_percent=0, processes=())
-        uses = [attributed(GPU, reading, [victim, neighbor], owners)]
-        histories = remembered(histories, uses, look * 15.0)
+        uses = [attribute_usage(GPU, reading, [victim, neighbor], owners)]
+        histories = update_histories(histories, uses, look * 15.0)
     report = usage_report(NodeUsage(node="n", gpus=tuple(uses)), histories)
     assert {(each.pod, each.peak_mib, each.verdict) for each in recommendations([report])} == {
         ("victim", 0, Sizing.UNKNOWN),

@@ -8,9 +8,9 @@ from builders.usage import GPU, LARGE, PARTITIONED, allocation
 from builders.usagereports import REPORT
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading
-from tessera.core.usage.attribution import attributed
+from tessera.core.usage.attribution import attribute_usage
+from tessera.core.usage.containerhistory import update_histories
 from tessera.core.usage.contention import Contention
-from tessera.core.usage.history import remembered
 from tessera.core.usage.nodemetrics import NodeUsage
 from tessera.core.usage.usagereport import (
     DeviceReport,
@@ -26,8 +26,8 @@ from tessera.core.usage.usagereport import (
 def test_a_report_says_of_each_device_who_uses_it_and_for_how_long() -> None:
     own, other = allocation("a", exclusive=True), allocation("b", DeviceId("GPU-1", LARGE), exclusive=True)
     uses = (
-        attributed(GPU, GpuReading(memory_used_mib=70, gpu_percent=5, clocks_event_reasons=0x4), [own], {}),
-        attributed(
+        attribute_usage(GPU, GpuReading(memory_used_mib=70, gpu_percent=5, clocks_event_reasons=0x4), [own], {}),
+        attribute_usage(
             PARTITIONED,
             GpuReading(
                 instances=(InstanceReading(placement=LARGE, memory_used_mib=9, activity=EngineActivity(sm_percent=40)),)
@@ -36,7 +36,7 @@ def test_a_report_says_of_each_device_who_uses_it_and_for_how_long() -> None:
             {},
         ),
     )
-    histories = remembered(remembered({}, uses[:1], 10.0), uses[:1], 25.0)
+    histories = update_histories(update_histories({}, uses[:1], 10.0), uses[:1], 25.0)
     first, second = usage_report(NodeUsage(node="n1", gpus=uses), histories).gpus
     (device,) = first.devices
     assert (first.throttled, device.profile, device.used_mib, device.gpu_percent) == (("power-cap",), "", 70, 5)
@@ -52,8 +52,8 @@ def test_a_report_says_of_each_device_who_uses_it_and_for_how_long() -> None:
 def test_an_exclusive_instance_s_container_is_as_busy_as_its_instance() -> None:
     own = allocation("b", DeviceId("GPU-1", LARGE), exclusive=True)
     instance = InstanceReading(placement=LARGE, activity=EngineActivity(sm_percent=77))
-    gpu = attributed(PARTITIONED, GpuReading(instances=(instance,)), [own], {})
-    histories = remembered({}, [gpu], 10.0)
+    gpu = attribute_usage(PARTITIONED, GpuReading(instances=(instance,)), [own], {})
+    histories = update_histories({}, [gpu], 10.0)
     (report,) = usage_report(NodeUsage(node="n1", gpus=(gpu,)), histories).gpus
     device = report.devices[1]
     (container,) = device.containers

@@ -5,7 +5,7 @@ from structlog.testing import capture_logs
 
 from builders.usagereports import REPORT
 from harness.refreshes import refreshed
-from tessera.api.tessera.usage.usagereports import write_usage
+from tessera.api.tessera.usage.usagejson import write_usage
 from tessera.clients.kube import PODS, MemoryKube, Object
 from tessera.clients.nodeusage import MemoryUsage, ProxiedUsage
 from tessera.core.usage.usagereport import UsageReport

@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from harness.virtualtime import run
-from tessera.api.tessera.cluster.fleetviews import write_change, write_event, write_fleet
+from tessera.api.tessera.page.fleetjson import write_change, write_event, write_fleet
 from tessera.core.explain.fleetscope import EVERYTHING, Scope
 from tessera.core.explain.fleetview import FleetChange, FleetView
 from tessera.errors import Unavailable

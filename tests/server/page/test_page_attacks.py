@@ -90,10 +90,10 @@ async def test_no_byte_of_the_updates_tells_a_viewer_of_another_namespace() -> N
                     told = {"type": "PodScheduled", "status": "False", "message": "secret-reason"}
                     about = {"namespace": "hidden", "annotations": {"note": "secret-note"}}
                     await make_pod(kube, f"secret-{number}", MIG, metadata=about, status={"conditions": [told]})
-                    while f'"pending_elsewhere":{number + 1}'.encode() not in taken:
+                    while f'"pendingElsewhere":{number + 1}'.encode() not in taken:
                         taken += await anext(chunks)
                 await kube.delete(PODS, "secret-pod", namespace="hidden")
-                while b"event: change" not in taken.rpartition(b'"pending_elsewhere":2')[2]:
+                while b"event: change" not in taken.rpartition(b'"pendingElsewhere":2')[2]:
                     taken += await anext(chunks)
     assert b"open-pod" in taken
     for hidden in (b"hidden", b"secret"):

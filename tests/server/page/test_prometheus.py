@@ -185,7 +185,7 @@ async def test_the_page_shows_what_is_known_and_each_viewer_their_namespaces() -
             for name in ("ann", "bob"):
                 headers = {"Authorization": f"Bearer {name}"}
                 while name not in seen or (name == "ann" and not seen[name]):
-                    seen[name] = (await client.get("/api/fleet", headers=headers)).json().get("model_servers", [])
+                    seen[name] = (await client.get("/api/fleet", headers=headers)).json().get("modelServers", [])
         server.stop()
         await running
     assert [(each["namespace"], each["name"]) for each in seen["ann"]] == [("ml", "llm")]

@@ -100,9 +100,9 @@ def contradictions(fleet: Any) -> set[tuple[str, int]]:
     """Return the GPUs with more memory in use than allocated, or with none in use by pods that compute."""
     found = set()
     for name, gpu in ((node["name"], gpu) for node in fleet["nodes"] for gpu in node.get("gpus", ())):
-        used, pods = gpu.get("used_mib", 0), [pod for part in gpu["parts"] for pod in part.get("pods", ())]
+        used, pods = gpu.get("usedMib", 0), [pod for part in gpu["parts"] for pod in part.get("pods", ())]
         computing = any(fleet["activity"].get(f"{each['namespace']}/{each['pod']}", 0) > 0 for each in pods)
-        if used > gpu.get("allocated_mib", 0) + gpu["memory_mib"] / 20 or (computing and used == 0):
+        if used > gpu.get("allocatedMib", 0) + gpu["memoryMib"] / 20 or (computing and used == 0):
             found.add((name, gpu["index"]))
     return found
 
@@ -145,7 +145,7 @@ async def test_every_workload_gets_what_it_asks_for_shared_as_declared() -> None
         found = await until(url, all_ran)
         assert ran == WANT
         gpus = [gpu for node in found["nodes"] for gpu in node["gpus"]]
-        assert {each["name"] for each in found["model_servers"]} == {"vllm", "triton"}
+        assert {each["name"] for each in found["modelServers"]} == {"vllm", "triton"}
         for gpu in gpus:
-            assert gpu.get("allocated_mib", 0) <= gpu["memory_mib"]
+            assert gpu.get("allocatedMib", 0) <= gpu["memoryMib"]
             assert gpu.get("problems", []) == []

@@ -10,7 +10,7 @@ import msgspec
 
 from tessera.agent.exporter.containers import NodeContainers
 from tessera.api.prometheus.exposition import exposition
-from tessera.api.tessera.usage.usagereports import write_usage
+from tessera.api.tessera.usage.usagejson import write_usage
 from tessera.clients.gpu import GpuDriver
 from tessera.core.cluster.enforcement import enforcements
 from tessera.core.cluster.snapshot import Gpu
@@ -19,10 +19,10 @@ from tessera.core.gpu.inventory import GpuEvent, GpuFacts, Inventory
 from tessera.core.gpu.mig import Layout
 from tessera.core.gpu.readings import GpuReading
 from tessera.core.node.health import Health, HealthPhase, xid_class
-from tessera.core.usage.attribution import GpuUsage, attributed
+from tessera.core.usage.attribution import GpuUsage, attribute_usage
+from tessera.core.usage.containerhistory import Histories, update_histories
 from tessera.core.usage.families import Family, MetricSample
-from tessera.core.usage.history import Histories, remembered
-from tessera.core.usage.nodemetrics import DeviceFacts, GpuCounts, NodeUsage, node_families
+from tessera.core.usage.nodemetrics import DeviceStatus, GpuCounts, NodeUsage, node_families
 from tessera.core.usage.ownmetrics import EXPORTER_AGE, EXPORTER_FAILURES, EXPORTER_TIME
 from tessera.core.usage.usagereport import usage_report
 from tessera.errors import TesseraError
@@ -139,7 +139,7 @@ class Exporter:
         owners = await self._containers.owners(pids)
         # 3. Usage by container.
         uses: tuple[GpuUsage, ...] = tuple(
-            attributed(
+            attribute_usage(
                 facts,
                 readings[facts.uuid],
                 (each for each in allocations if each.device.gpu == facts.uuid),
@@ -160,7 +160,7 @@ class Exporter:
         self._observed_s = loop.time()
         self._took_s = self._observed_s - began_s
         self._usage, self._text = usage, exposition(node_families(usage))
-        self._histories = remembered(self._histories, uses, self._observed_s)
+        self._histories = update_histories(self._histories, uses, self._observed_s)
 
     async def _measured(self, facts: GpuFacts) -> GpuReading:
         if facts.lost:
@@ -177,21 +177,21 @@ class Exporter:
                 self._layouts[facts.uuid] = facts.layout
                 self._changes[facts.uuid] += 1
 
-    def _states(self, inventory: Inventory, gpus: Iterable[Gpu]) -> Iterable[DeviceFacts]:
+    def _states(self, inventory: Inventory, gpus: Iterable[Gpu]) -> Iterable[DeviceStatus]:
         phases = dict(self._health.health.states)
         orphaned = self._containers.orphaned
         unhealthy = orphaned.union(device for device, each in phases.items() if each.phase is not HealthPhase.HEALTHY)
         for facts in inventory.gpus:
             whole = DeviceId(facts.uuid)
             healthy = whole not in unhealthy and not facts.lost
-            yield DeviceFacts(device=whole, healthy=healthy, orphaned=whole in orphaned)
+            yield DeviceStatus(device=whole, healthy=healthy, orphaned=whole in orphaned)
             for instance in facts.instances:
                 device = DeviceId(facts.uuid, instance.placement)
                 healthy = unhealthy.isdisjoint((device, whole))
-                yield DeviceFacts(device=device, healthy=healthy, orphaned=device in orphaned)
+                yield DeviceStatus(device=device, healthy=healthy, orphaned=device in orphaned)
         for each in enforcements(gpus, inventory):
             device = DeviceId(each.gpu, each.placement)
-            yield DeviceFacts(device=device, mode=each.mode.value, isolation=each.level.value)
+            yield DeviceStatus(device=device, mode=each.mode.value, isolation=each.level.value)
 
     def _counts(self, uuid: str) -> GpuCounts:
         return GpuCounts(

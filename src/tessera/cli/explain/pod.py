@@ -15,6 +15,7 @@ from rich.text import Text
 from tessera.api.kubernetes.leases import renewed_s
 from tessera.api.kubernetes.podevents import ObservedEvent, read_events
 from tessera.api.tessera.pods.finishedpods import read_finished_pod
+from tessera.api.tessera.usage.usagejson import PodContentionFields, contention_fields
 from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.cli.clusteraccess import ClusterSource, connected
 from tessera.cli.drawing.lettering import clean
@@ -60,12 +61,20 @@ class _Given(TypedDict):
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """The JSON output."""
+    """What is known of the pod."""
 
     explanation: PodExplanation
     events: tuple[ObservedEvent, ...]
-    contention: tuple[PodContention, ...] | None = msgspec.field(default=(), name="noise")
+    contention: tuple[PodContention, ...] | None = ()
     """What slows it down, or is slowed by it, by the agent of its node; None where that is unknown."""
+
+
+class _Document(msgspec.Struct, frozen=True):
+    """The same as JSON."""
+
+    explanation: PodExplanation
+    events: tuple[ObservedEvent, ...]
+    contention: tuple[PodContentionFields, ...] | None
 
 
 @click.command(
@@ -104,13 +113,15 @@ def pod(**given: Unpack[_Given]) -> None:
     found = explain_pod(cluster, key) or _finished(objects, key)
     if found is None:
         raise _absent(cluster, namespace, name)
-    contention, unknown = _slowdowns(given["agent"], place, found)
+    contention, unknown = _observed_contention(given["agent"], place, found)
     answer = _Answer(found, read_events(events, kind=PODS.name, namespace=namespace, name=name), contention)
-    if not print_document(answer, given["output"]):
+    written = None if contention is None else tuple(map(contention_fields, contention))
+    document = _Document(answer.explanation, answer.events, written)
+    if not print_document(document, given["output"]):
         wide_console(output=given["output"]).print(trimmed(*_parts(answer, unknown)))
 
 
-def _slowdowns(
+def _observed_contention(
     addresses: tuple[str, ...], place: ClusterSource, explanation: PodExplanation
 ) -> tuple[tuple[PodContention, ...] | None, str]:
     """Return what slows down a pod, None where it is unknown, and why a queried agent does not report it."""

@@ -9,7 +9,7 @@ import click
 from tessera.cli.clusteraccess import ClusterSource, connected, kubeconfig_options
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.options import refuse_beside
-from tessera.clients.nodeusage import HttpUsage, NodeUsages, ProxiedUsage
+from tessera.clients.nodeusage import HttpUsage, ProxiedUsage, UsageSource
 from tessera.errors import Unavailable
 
 __all__ = ["agent_option", "agents", "agents_options", "note_silent", "refuse_two_sources"]
@@ -39,7 +39,7 @@ def refuse_two_sources() -> None:
 
 
 @asynccontextmanager
-async def agents(addresses: tuple[str, ...], place: ClusterSource) -> AsyncIterator[NodeUsages]:
+async def agents(addresses: tuple[str, ...], place: ClusterSource) -> AsyncIterator[UsageSource]:
     """Yield the agents of these addresses; without any, all of a cluster.
 
     Args:
@@ -50,7 +50,7 @@ async def agents(addresses: tuple[str, ...], place: ClusterSource) -> AsyncItera
         InvalidInput: an invalid address, or no such kubeconfig.
 
     """
-    source: NodeUsages = HttpUsage(addresses) if addresses else ProxiedUsage(connected(place))
+    source: UsageSource = HttpUsage(addresses) if addresses else ProxiedUsage(connected(place))
     try:
         yield source
     finally:

@@ -5,25 +5,19 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 import click
-import msgspec
 from rich.text import Text
 
+from tessera.api.tessera.usage.usagejson import recommendation_fields
 from tessera.cli.clusteraccess import ClusterSource
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.options import output_option, refuse_beside
 from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
 from tessera.cli.usage.agents import agents, agents_options, note_silent, refuse_two_sources
-from tessera.cli.usage.history import prometheus, prometheus_options, refuse_without_prometheus
+from tessera.cli.usage.historyoptions import prometheus, prometheus_options, refuse_without_prometheus
 from tessera.core.usage.rightsizing import Recommendation, recommendations
 from tessera.core.workload.units import gib
 
 __all__ = ["recommend"]
-
-
-_Document = msgspec.defstruct(
-    "_Document", [(each.name, each.type) for each in msgspec.structs.fields(Recommendation)], rename="camel"
-)
-"""A recommendation in JSON and YAML: with every field, named as in the agents' reports."""
 
 
 class _Given(TypedDict):
@@ -70,7 +64,7 @@ def recommend(output: str, **given: Unpack[_Given]) -> None:
         refuse_without_prometheus()
     rows = asyncio.run(_rows(given))
     shown = [each for each in rows if given["all"] or not each.verdict.needs_no_change]
-    if print_document([_Document(**msgspec.structs.asdict(each)) for each in shown], output):
+    if print_document([recommendation_fields(each) for each in shown], output):
         return
     table = headed_table(
         "CONTAINER", "NODE", "DEVICE", "ALLOCATED", "PEAK", "GPU %", "OBSERVED", "VERDICT", "FITS", "FREES"

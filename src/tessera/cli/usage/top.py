@@ -12,6 +12,7 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from tessera.api.tessera.usage.usagejson import usage_fields
 from tessera.cli.clusteraccess import ClusterSource
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.inspect.watching import Screen
@@ -19,7 +20,7 @@ from tessera.cli.options import Seconds, output_option
 from tessera.cli.printing import print_document, trimmed, wide_console, yaml_text
 from tessera.cli.usage.agents import agents, agents_options, note_silent, refuse_two_sources
 from tessera.cli.usage.tables import top_notes, top_table
-from tessera.clients.nodeusage import NodeReports, NodeUsages
+from tessera.clients.nodeusage import NodeReports, UsageSource
 from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import InvalidInput, TesseraError
 
@@ -76,16 +77,16 @@ def _of_node(reports: NodeReports, node: str) -> tuple[UsageReport, ...]:
     return found
 
 
-async def _once(usages: AbstractAsyncContextManager[NodeUsages], shown: _Shown) -> None:
+async def _once(usages: AbstractAsyncContextManager[UsageSource], shown: _Shown) -> None:
     async with usages as source:
         found = await source.read()
     reports = _of_node(found, shown["node"])
     note_silent(found.silent)
-    if not print_document(reports, shown["output"]):
+    if not print_document(tuple(map(usage_fields, reports)), shown["output"]):
         wide_console(output=shown["output"]).print(Group(*top_notes(reports), trimmed(top_table(reports))))
 
 
-async def _live(usages: AbstractAsyncContextManager[NodeUsages], shown: _Shown) -> None:
+async def _live(usages: AbstractAsyncContextManager[UsageSource], shown: _Shown) -> None:
     """Show it until SIGINT or SIGTERM, which end it without an error.
 
     A document does not name the pods that are left out: stderr does, whenever they change.
@@ -100,9 +101,9 @@ async def _live(usages: AbstractAsyncContextManager[NodeUsages], shown: _Shown) 
     def drawn(read: NodeReports) -> RenderableType:
         reports = _of_node(read, shown["node"])
         if output == "json":
-            return Text(msgspec.json.encode(reports).decode())
+            return Text(msgspec.json.encode(tuple(map(usage_fields, reports))).decode())
         if output == "yaml":
-            return Text(f"---\n{yaml_text(reports).decode().rstrip()}")
+            return Text(f"---\n{yaml_text(tuple(map(usage_fields, reports))).decode().rstrip()}")
         left_out = [Text(f"left out: {clean(str(each))}", "bold yellow") for each in read.silent]
         # A terminal cuts what is below its last line: notes have half of it at the most, and come first.
         most = max(console.height // 4, 1) if console.is_terminal else None

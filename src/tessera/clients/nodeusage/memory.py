@@ -8,7 +8,7 @@ __all__ = ["MemoryUsage"]
 
 
 class MemoryUsage:
-    """A `NodeUsages` of given reports."""
+    """A `UsageSource` of given reports."""
 
     def __init__(self, *reports: UsageReport) -> None:
         self.reports = reports

@@ -9,7 +9,7 @@ import msgspec
 from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import Unavailable
 
-__all__ = ["METRICS_PORT", "MOST_BYTES", "NodeReports", "NodeUsages"]
+__all__ = ["METRICS_PORT", "MOST_BYTES", "NodeReports", "UsageSource"]
 
 METRICS_PORT = 9400
 """Of an agent that the chart installed."""
@@ -48,7 +48,7 @@ class NodeReports(msgspec.Struct, frozen=True):
         return self.reports
 
 
-class NodeUsages(Protocol):
+class UsageSource(Protocol):
     """The agents of some nodes."""
 
     async def read(self) -> NodeReports:

@@ -6,7 +6,7 @@ import msgspec
 
 from tessera.api.kubernetes.conditions import is_true
 from tessera.api.kubernetes.podstates import is_terminating
-from tessera.api.tessera.usage.usagereports import read_usage
+from tessera.api.tessera.usage.usagejson import read_usage
 from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.clients.kube import PODS, Forbidden, Kube, Object, Selection, annotations_of, name_of
 from tessera.clients.nodeusage.protocol import METRICS_PORT, MOST_BYTES, NodeReports
@@ -26,7 +26,7 @@ _HINT = f"run kubectl -n tessera-system port-forward POD {METRICS_PORT}, then --
 
 
 class ProxiedUsage:
-    """`NodeUsages` of all agents, found by the labels of their pods; one that is not ready does not answer.
+    """`UsageSource` of all agents, found by the labels of their pods; one that is not ready does not answer.
 
     An agent is believed for the node that its pod is on, and for no other.
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from tessera.api.tessera.usage.usagereports import read_usage
+from tessera.api.tessera.usage.usagejson import read_usage
 from tessera.clients.connections import Broken, Connections, Unreachable, reached
 from tessera.clients.nodeusage.protocol import METRICS_PORT, MOST_BYTES, NodeReports
 from tessera.core.usage.usagereport import UsageReport

@@ -105,13 +105,13 @@ class _Shown:
             parts=tuple(map(self._part, gpu.parts)),
             used_mib=gpu.used_mib if all(shown) else None,
             problems=tuple(map(self.text, gpu.problems)),
-            slowdowns=tuple(
+            contention=tuple(
                 msgspec.structs.replace(
                     each,
                     caused_by=tuple(map(self._pod_view, each.caused_by)),
                     evenly=tuple(map(self._pod_view, each.evenly)),
                 )
-                for each in (gpu.slowdowns if any(shown) else ())
+                for each in (gpu.contention if any(shown) else ())
             ),
             throttled=gpu.throttled if any(shown) else (),
         )

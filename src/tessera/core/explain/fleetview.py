@@ -7,6 +7,7 @@ import msgspec
 from tessera.core.usage.rightsizing import Recommendation
 
 __all__ = [
+    "ContentionView",
     "FleetChange",
     "FleetView",
     "GpuPart",
@@ -19,7 +20,6 @@ __all__ = [
     "PendingView",
     "PodView",
     "ScalePoint",
-    "Slowdown",
     "WorkloadRecommendation",
     "changes",
 ]
@@ -27,7 +27,7 @@ __all__ = [
 PartState = Literal["allocated", "unused", "desired", "free"]
 
 
-class ScalePoint(msgspec.Struct, frozen=True, array_like=True):
+class ScalePoint(msgspec.Struct, frozen=True):
     """A model server at one moment."""
 
     at_s: float
@@ -39,7 +39,7 @@ class ScalePoint(msgspec.Struct, frozen=True, array_like=True):
     """Requests being served or queued."""
 
 
-class ModelServerHistory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ModelServerHistory(msgspec.Struct, frozen=True, kw_only=True):
     """A model server that is scaled, over time."""
 
     namespace: str
@@ -48,7 +48,7 @@ class ModelServerHistory(msgspec.Struct, frozen=True, kw_only=True, omit_default
     """Newest last."""
 
 
-class PodView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PodView(msgspec.Struct, frozen=True, kw_only=True):
     """A pod on a device; one of a hidden namespace has no name."""
 
     namespace: str = ""
@@ -57,13 +57,13 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Name of its Deployment, Job or other controller; empty for a bare pod."""
     phase: str = ""
     ending: bool = False
-    unrecorded: bool = msgspec.field(default=False, name="guessed")
+    unrecorded: bool = False
     """Whether its devices are not recorded."""
     isolation: str = ""
     memory_mib: int = 0
 
 
-class Slowdown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ContentionView(msgspec.Struct, frozen=True, kw_only=True):
     """Why pods on a GPU are slow, and which of them cause it."""
 
     cause: str
@@ -80,7 +80,7 @@ class Slowdown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether processes that exited, of pods that are unknown, make some of the load."""
 
 
-class GpuPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class GpuPart(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a GPU: a MIG instance, a share, or free memory."""
 
     start: int
@@ -95,7 +95,7 @@ class GpuPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pods: tuple[PodView, ...] = ()
 
 
-class GpuView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU, as a strip of its parts."""
 
     index: int
@@ -111,12 +111,12 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     used_mib: int | None = None
     problems: tuple[str, ...] = ()
     """Why it is unhealthy, and conflicting allocations."""
-    slowdowns: tuple[Slowdown, ...] = ()
+    contention: tuple[ContentionView, ...] = ()
     throttled: tuple[str, ...] = ()
     """Reasons of lowered clocks, also those that slow down no other pod."""
 
 
-class ImageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ImageView(msgspec.Struct, frozen=True, kw_only=True):
     """An image that a node has or should have."""
 
     image: str
@@ -124,7 +124,7 @@ class ImageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     bytes: int = 0
 
 
-class ModelView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ModelView(msgspec.Struct, frozen=True, kw_only=True):
     """A model that a node has or should have."""
 
     model: str
@@ -137,7 +137,7 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of the current fetch."""
 
 
-class NodeView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """One node with its GPUs."""
 
     name: str
@@ -152,7 +152,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     models: tuple[ModelView, ...] = ()
 
 
-class PendingView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PendingView(msgspec.Struct, frozen=True, kw_only=True):
     """A pending pod and the reason."""
 
     namespace: str
@@ -165,14 +165,14 @@ class PendingView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Nodes on which MIG instances that it requests by name are planned and do not exist yet."""
 
 
-class WorkloadRecommendation(Recommendation, frozen=True, kw_only=True, omit_defaults=True):
+class WorkloadRecommendation(Recommendation, frozen=True, kw_only=True):
     """A recommendation for a container, with its pod's workload."""
 
     workload: str = ""
     """As of `PodView`."""
 
 
-class FleetView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class FleetView(msgspec.Struct, frozen=True, kw_only=True):
     """The page at one moment."""
 
     nodes: tuple[NodeView, ...]
@@ -194,7 +194,7 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     notes: tuple[str, ...] = ()
 
 
-class FleetChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class FleetChange(msgspec.Struct, frozen=True, kw_only=True):
     """The difference between two views; None and empty for no change."""
 
     nodes: tuple[NodeView, ...] = ()

@@ -10,6 +10,7 @@ import msgspec
 from tessera.core.cluster.cluster import Cluster, ObservedNode, Record
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.explain.fleetview import (
+    ContentionView,
     FleetView,
     GpuPart,
     GpuView,
@@ -19,7 +20,6 @@ from tessera.core.explain.fleetview import (
     NodeView,
     PendingView,
     PodView,
-    Slowdown,
     WorkloadRecommendation,
 )
 from tessera.core.explain.inspection import (
@@ -221,7 +221,7 @@ def _gpu(
         allocated_mib=inspected.allocated_mib,
         used_mib=inspected.used_mib,
         problems=(*(inspected.reasons if inspected.health is GpuHealth.UNHEALTHY else ()), *inspected.conflicts),
-        slowdowns=tuple(map(parts.slowdown, observed.measured.contention.get((name, inspected.uuid), ()))),
+        contention=tuple(map(parts.contention, observed.measured.contention.get((name, inspected.uuid), ()))),
         throttled=observed.measured.throttled.get((name, inspected.uuid), ()),
     )
 
@@ -276,7 +276,7 @@ class _Parts:
         if start < self._gpu.memory_mib:
             yield GpuPart(start=start, size=self._gpu.memory_mib - start, state="free")
 
-    def slowdown(self, contention: Contention) -> Slowdown:
+    def contention(self, contention: Contention) -> ContentionView:
         """Return what slows down the pods, with those of the node that cause it; of which some may be gone."""
         pods = {each.pod: self._pod_view(each) for each in self._gpu.pods}
 
@@ -292,7 +292,7 @@ class _Parts:
         caused_by, evenly = named(contention.caused_by), named(contention.evenly)
         if len(evenly) == 1:  # containers of one pod
             caused_by, evenly = evenly, ()
-        return Slowdown(
+        return ContentionView(
             cause=contention.cause,
             caused_by=caused_by,
             nobody=contention.nobody,

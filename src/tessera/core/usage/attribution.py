@@ -13,9 +13,9 @@ import msgspec
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, Instance
 from tessera.core.gpu.readings import EngineActivity, GpuReading, ProcessReading
-from tessera.core.usage.plausible import most_mib, plausible
+from tessera.core.usage.plausible import discard_implausible, most_mib
 
-__all__ = ["ENDED", "ContainerDevice", "ContainerUsage", "DeviceUsage", "GpuUsage", "Owner", "attributed"]
+__all__ = ["ENDED", "ContainerDevice", "ContainerUsage", "DeviceUsage", "GpuUsage", "Owner", "attribute_usage"]
 
 
 class ContainerDevice(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +114,7 @@ class GpuUsage(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[DeviceUsage, ...] = ()
 
 
-def attributed(
+def attribute_usage(
     facts: GpuFacts,
     reading: GpuReading,
     allocations: Iterable[ContainerDevice],
@@ -130,7 +130,7 @@ def attributed(
             one whose container is unknown, which may be any; None where processes of other pods cannot be observed.
 
     """
-    reading = plausible(reading, facts)
+    reading = discard_implausible(reading, facts)
     by_device = defaultdict[DeviceId, list[ContainerDevice]](list)
     for allocation in _merged(allocations):
         by_device[allocation.device].append(allocation)

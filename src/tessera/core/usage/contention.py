@@ -36,13 +36,13 @@ _OF_NODE = frozenset(
 """What other GPUs may cause: by their heat, and at the supply of all."""
 
 
-class Contention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Contention(msgspec.Struct, frozen=True, kw_only=True):
     """A cause that slows down the users of a GPU; containers as `namespace/pod/container`."""
 
     cause: str
     """Of throttling: `power-cap`; or `saturated`."""
-    caused_by: tuple[str, ...] = msgspec.field(default=(), name="drivers")
-    """Containers that certainly cause it, the busiest first; empty where that is unknown. `drivers` in the JSON."""
+    caused_by: tuple[str, ...] = ()
+    """Containers that certainly cause it, the busiest first; empty where that is unknown."""
     nobody: bool = False
     """Whether it is known that no container causes it, nor any other process: the cause is cooling or power supply."""
     scope: Literal["gpu", "node"] = "gpu"

@@ -27,7 +27,7 @@ __all__ = [
     "PART",
     "SM_ACTIVE",
     "THROTTLED",
-    "DeviceFacts",
+    "DeviceStatus",
     "GpuCounts",
     "NodeUsage",
     "node_families",
@@ -106,7 +106,7 @@ ENDED_LOAD = _gauge(
     "tessera_device_ended_processes_load",
     "Load of a shared device by processes that ended before their container was read (0-1); of any of its containers.",
 )
-_CLIENTS = _gauge("tessera_device_containers", "Containers that were allocated a device or a part of it.")
+_CONTAINERS = _gauge("tessera_device_containers", "Containers that were allocated a device or a part of it.")
 _HEALTHY = _gauge("tessera_device_healthy", "Whether a GPU or a MIG instance may be allocated to new pods.")
 _ORPHANED = _gauge(
     "tessera_device_orphaned",
@@ -159,7 +159,7 @@ NODE_METRICS: tuple[Metric, ...] = (
     _DEVICE_ALLOCATED,
     ALLOCATED,
     ENDED_LOAD,
-    _CLIENTS,
+    _CONTAINERS,
     _HEALTHY,
     _ORPHANED,
     _SHARING,
@@ -181,7 +181,7 @@ _MOST_CONTAINERS = 2048
 _OF_GPU = (*_GPU.values(), _XID, *_ROWS, _GPU_MEMORY, _LOST, _LAYOUT, _CHANGES, _FREE_SLICES, _LARGEST)
 """With one series for each GPU at the most; THROTTLED and _XIDS have one for each cause and class."""
 _OF_DEVICE = (
-    *_ACTIVITY.values(), FB_USED, FB_FREE, GPU_UTIL, _MEMORY, _USED, _DEVICE_ALLOCATED, ENDED_LOAD, _CLIENTS,
+    *_ACTIVITY.values(), FB_USED, FB_FREE, GPU_UTIL, _MEMORY, _USED, _DEVICE_ALLOCATED, ENDED_LOAD, _CONTAINERS,
     _HEALTHY, _ORPHANED,
 )  # fmt: skip
 """With one series for each device, beside those of its containers; _SHARING has one for each of its modes."""
@@ -191,7 +191,7 @@ _OF_CONTAINER = (FB_USED, GPU_UTIL, ALLOCATED)
 _OF_NODE = (_LEFT_OUT, _ATTRIBUTION)
 
 
-class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The agent's facts about a device."""
 
     device: DeviceId
@@ -219,7 +219,7 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     node: str
     gpus: tuple[GpuUsage, ...] = ()
-    states: tuple[DeviceFacts, ...] = ()
+    states: tuple[DeviceStatus, ...] = ()
     counts: tuple[GpuCounts, ...] = ()
     unseen: tuple[int, ...] = ()
     """Indices of GPUs that were lost before the agent started, of which nothing else is known."""
@@ -391,7 +391,7 @@ def _add_device(samples: _Samples, device: DeviceUsage, shown: Collection[Contai
     _add(samples, _USED, own, _bytes(device.used_mib))
     _add(samples, _DEVICE_ALLOCATED, own, None if None in allocated else sum(each or 0 for each in allocated) * _MIB)
     _add(samples, ENDED_LOAD, own, None if device.ended_percent is None else device.ended_percent / 100)
-    _add(samples, _CLIENTS, own, len(device.containers))
+    _add(samples, _CONTAINERS, own, len(device.containers))
 
 
 def _bytes(mib: int | None) -> int | None:

@@ -10,7 +10,16 @@ from tessera.core.gpu.inventory import GpuFacts, Instance
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading, RemappedRows
 from tessera.core.usage.throttling import KNOWN_REASONS
 
-__all__ = ["MOST_CELSIUS", "MOST_MIB", "MOST_WATTS", "most_mib", "percentage", "plausible", "possible", "within"]
+__all__ = [
+    "MOST_CELSIUS",
+    "MOST_MIB",
+    "MOST_WATTS",
+    "discard_implausible",
+    "most_mib",
+    "percentage",
+    "possible",
+    "within",
+]
 
 MOST_MIB = 4 << 20
 """For a GPU with unknown memory; more than any has."""
@@ -53,7 +62,7 @@ def most_mib(device: GpuFacts | Instance) -> int:
     return known or MOST_MIB
 
 
-def plausible(reading: GpuReading, facts: GpuFacts) -> GpuReading:
+def discard_implausible(reading: GpuReading, facts: GpuFacts) -> GpuReading:
     """Return a reading without impossible values: negative, not a number, more than the GPU has.
 
     Unknown instances are left out, and so are processes without a process id. A process counts once for each instance.

@@ -13,7 +13,7 @@ from tessera.core.usage.plausible import MOST_CELSIUS, MOST_MIB, MOST_WATTS, per
 from tessera.core.usage.throttling import ThrottleCause
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 
-__all__ = ["possible_report"]
+__all__ = ["discard_impossible"]
 
 _MOST_GPUS: Final = 4096
 _MOST_SLICES: Final = 64
@@ -21,7 +21,7 @@ _MOST_S: Final = 100 * 365 * 86_400
 _CAUSES: Final = frozenset({*ThrottleCause, SATURATED})
 
 
-def possible_report(report: UsageReport) -> UsageReport:
+def discard_impossible(report: UsageReport) -> UsageReport:
     """Return a report without impossible values."""
     return msgspec.structs.replace(
         report,

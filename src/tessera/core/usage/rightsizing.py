@@ -109,7 +109,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it fits by memory alone, because the load of the exclusive device is unknown."""
 
 
-class Recommendation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     """The recommendation for a container on one device, with its basis."""
 
     node: str

@@ -1,15 +1,12 @@
-"""GPU usage of a node as its agent reports it, for `tessera top`, `tessera recommend` and the page.
-
-The records are the JSON of the agents' `/usage`, which `api/tessera/usage/usagereports` reads and writes.
-"""
+"""GPU usage of a node as its agent reports it, for `tessera top`, `tessera recommend` and the page."""
 
 from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from tessera.core.usage.attribution import ContainerUsage, DeviceUsage
+from tessera.core.usage.containerhistory import Histories
 from tessera.core.usage.contention import Contention, contention_of, gpu_load
-from tessera.core.usage.history import Histories
 from tessera.core.usage.nodemetrics import NodeUsage
 
 __all__ = [
@@ -24,12 +21,8 @@ __all__ = [
 ]
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Part of the report; unknown fields are left out."""
-
-
-class ContainerReport(_Record, frozen=True, kw_only=True):
-    """A container that was allocated a device, or a part of one."""
+class ContainerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A container that was allocated a device, or a part of one; None for what is unknown."""
 
     namespace: str
     pod: str
@@ -54,7 +47,7 @@ class ContainerReport(_Record, frozen=True, kw_only=True):
         return f"{self.namespace}/{self.pod}/{self.container}"
 
 
-class DeviceReport(_Record, frozen=True, kw_only=True):
+class DeviceReport(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU without MIG, or a MIG instance."""
 
     profile: str = ""
@@ -74,7 +67,7 @@ class PodContention(Contention, frozen=True, kw_only=True):
     """Index."""
 
 
-class GpuReport(_Record, frozen=True, kw_only=True):
+class GpuReport(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU."""
 
     index: int
@@ -85,11 +78,10 @@ class GpuReport(_Record, frozen=True, kw_only=True):
     power_watts: float | None = None
     throttled: tuple[str, ...] = ()
     devices: tuple[DeviceReport, ...] = ()
-    contention: tuple[Contention, ...] = msgspec.field(default=(), name="noise")
-    """`noise` in the JSON of every release; see docs/usage.md."""
+    contention: tuple[Contention, ...] = ()
 
 
-class UsageReport(_Record, frozen=True, kw_only=True):
+class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
     """The GPUs of one node."""
 
     node: str

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
 from typing import Final
 
-from tessera.clients.nodeusage import NodeUsages
+from tessera.clients.nodeusage import UsageSource
 from tessera.core.explain.observedfleet import MeasuredUsage
 from tessera.core.usage.activity import pod_activity
 from tessera.core.usage.rightsizing import recommendations
@@ -33,7 +33,7 @@ class AgentMetrics:
 
     def __init__(
         self,
-        usages: NodeUsages,
+        usages: UsageSource,
         log: Logger,
         clock_s: Callable[[], float] = monotonic,
         every_s: float = 60.0,

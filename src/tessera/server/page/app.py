@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tessera.api.tessera.cluster.fleetviews import write_event
+from tessera.api.tessera.page.fleetjson import write_event, write_viewer
 from tessera.core.explain.fleetscope import EVERYTHING
 from tessera.errors import TesseraError
 from tessera.log import Logger, RepeatedError
@@ -140,7 +140,7 @@ class _Handlers:
         """Yield events until the stream's time is over, or the viewer's permissions change."""
         loop, last = asyncio.get_running_loop(), request.headers.get("Last-Event-ID", "")
         end_s = loop.time() + self._limits.stream_s
-        yield write_event("viewer", msgspec.json.encode({"name": viewer.name, "signed_in": bool(self._sign_in)}))
+        yield write_event("viewer", write_viewer(viewer.name, signed_in=self._sign_in is not None))
         with self._feed.joined(viewer.scope) as channel:
             current = refreshed = False
             while loop.time() < end_s and not self._feed.closed:

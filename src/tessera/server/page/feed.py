@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
-from tessera.api.tessera.cluster.fleetviews import write_change, write_event, write_fleet
+from tessera.api.tessera.page.fleetjson import write_change, write_event, write_fleet
 from tessera.core.explain.fleetscope import Scope, in_scope
 from tessera.core.explain.fleetview import FleetView, changes
 from tessera.log import Logger

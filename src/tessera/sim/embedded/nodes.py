@@ -16,7 +16,7 @@ from tessera.agent.sharing import MpsSettings
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.cluster.clusters import as_fields
 from tessera.api.tessera.pods.assignments import read_shares
-from tessera.api.tessera.usage.usagereports import read_usage
+from tessera.api.tessera.usage.usagejson import read_usage
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import NODES, PODS, MemoryKube, Object, Selection, Store, annotations_of, name_of, uid_of
 from tessera.clients.kubelet import Container, MemoryKubelet

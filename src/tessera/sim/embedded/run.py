@@ -51,7 +51,7 @@ _READ_S: Final = 1.0
 
 
 class _Usages:
-    """`NodeUsages` of the nodes in this process, whose containers grow older as fast as the workloads."""
+    """`UsageSource` of the nodes in this process, whose containers grow older as fast as the workloads."""
 
     def __init__(self, nodes: Sequence[EmbeddedNode], speed: float) -> None:
         self._nodes = nodes

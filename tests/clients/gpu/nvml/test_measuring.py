@@ -10,7 +10,7 @@ from tessera.clients.gpu import NvmlDriver
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.readings import EngineActivity
-from tessera.core.usage.attribution import ContainerDevice, Owner, attributed
+from tessera.core.usage.attribution import ContainerDevice, Owner, attribute_usage
 from tessera.core.usage.contention import Contention, contention_of, gpu_load
 from tessera.errors import TesseraError
 from tessera.sim.nvmlsim import FOREVER, Machine, Process
@@ -63,7 +63,7 @@ async def test_what_a_client_of_mps_does_is_unknown_and_not_none(world: NvmlWorl
     allocation = ContainerDevice(
         namespace="team", pod="a", container="c", uid="a", device=DeviceId(t4.uuid), exclusive=False
     )
-    (device,) = attributed(t4, reading, [allocation], {7: None, 8: Owner(uid="a", container="c"), 9: None}).devices
+    (device,) = attribute_usage(t4, reading, [allocation], {7: None, 8: Owner(uid="a", container="c"), 9: None}).devices
     assert [(each.memory_mib, each.gpu_percent) for each in device.containers] == [(64, None)]
 
 
@@ -83,7 +83,7 @@ async def test_the_noisy_one_of_a_hot_gpu_is_named_where_the_driver_tells_proces
         for name in loads
     ]
     owners = {7: None} | {pid: Owner(uid=name, container="c") for pid, name in enumerate(loads, 8)}
-    (found,) = contention_of([gpu_load(attributed(t4, reading, allocations, owners))])
+    (found,) = contention_of([gpu_load(attribute_usage(t4, reading, allocations, owners))])
     thermal, saturated = found
     assert (thermal.cause, saturated.cause) == ("thermal", "saturated")
     assert thermal.caused_by == saturated.caused_by == named
@@ -206,7 +206,7 @@ async def test_the_pod_with_an_idle_helper_is_named_as_the_driver_not_its_neighb
         for pod in ("busy", "quiet")
     ]
     owners = {pid: Owner(uid=pod, container="main") for pid, pod in ((1, "busy"), (2, "busy"), (3, "quiet"))}
-    use = attributed(t4, await world.driver.measure(t4.uuid), allocations, owners)
+    use = attribute_usage(t4, await world.driver.measure(t4.uuid), allocations, owners)
     ((power_cap, _),) = contention_of([gpu_load(use)])
     assert power_cap == Contention(cause="power-cap", caused_by=("team/busy/main",), affected=("team/quiet/main",))
 

@@ -1,1 +1,1 @@
-"""A cluster in Tessera's formats: fleets from files and from objects, plans, and the dashboard page's view."""
+"""A cluster in Tessera's formats: fleets from files and from objects, and plans."""

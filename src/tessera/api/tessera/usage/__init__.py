@@ -1,1 +1,1 @@
-"""GPU usage as agents report it."""
+"""GPU usage as agents report it, and as commands print it."""

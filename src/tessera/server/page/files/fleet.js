@@ -1,7 +1,7 @@
 // The fleet as the server sent it, kept up to date by its changes. Nothing here touches the document.
 
 const NOTHING = {
-  pending: [], model_servers: [], recommendations: [], namespaces: [], notes: [], pending_elsewhere: 0, partial: false,
+  pending: [], modelServers: [], recommendations: [], namespaces: [], notes: [], pendingElsewhere: 0, partial: false,
 };
 
 export class Fleet {
@@ -41,9 +41,9 @@ export class Fleet {
 // Fields that are empty are left out of the answer.
 function complete(node) {
   const gpus = (node.gpus ?? []).map((gpu) => ({
-    allocated_mib: 0,
+    allocatedMib: 0,
     problems: [],
-    slowdowns: [],
+    contention: [],
     throttled: [],
     ...gpu,
     parts: gpu.parts.map((part) => ({ label: "", exists: true, idle: false, pods: [], ...part })),
@@ -70,8 +70,8 @@ export function gib(mib) {
 }
 
 // Why a GPU is slow.
-export function slowness(slowdown) {
-  return slowdown.cause === "saturated" ? "saturated" : `throttled: ${slowdown.cause.replaceAll("-", " ")}`;
+export function slowness(contention) {
+  return contention.cause === "saturated" ? "saturated" : `throttled: ${contention.cause.replaceAll("-", " ")}`;
 }
 
 const STATES = {
@@ -79,7 +79,7 @@ const STATES = {
   idle: (gpu) => gpu.parts.some((part) => part.idle),
   free: (gpu) => gpu.parts.some((part) => part.state === "free" || part.state === "unused"),
   planned: (gpu) => gpu.parts.some((part) => !part.exists),
-  slow: (gpu) => gpu.slowdowns.length > 0,
+  slow: (gpu) => gpu.contention.length > 0,
   problem: (gpu) => gpu.problems.length > 0,
 };
 
@@ -103,13 +103,13 @@ export function totals(fleet) {
     if (!node.ready || node.problem) sum.problems += 1;
     for (const gpu of node.gpus) {
       sum.gpus += 1;
-      sum.memory += gpu.memory_mib;
-      sum.allocated += gpu.allocated_mib;
-      if (gpu.allocated_mib > 0) sum.used += 1;
-      if (gpu.slowdowns.length) sum.slow += 1;
+      sum.memory += gpu.memoryMib;
+      sum.allocated += gpu.allocatedMib;
+      if (gpu.allocatedMib > 0) sum.used += 1;
+      if (gpu.contention.length) sum.slow += 1;
       if (gpu.problems.length) sum.problems += 1;
       for (const part of gpu.parts) {
-        if (part.idle) sum.idle += part.pods.reduce((mib, pod) => mib + (pod.memory_mib ?? 0), 0);
+        if (part.idle) sum.idle += part.pods.reduce((mib, pod) => mib + (pod.memoryMib ?? 0), 0);
       }
     }
   }

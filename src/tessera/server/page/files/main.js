@@ -14,7 +14,7 @@ const palette = new Palette();
 const filters = Object.fromEntries(FILTERS.map((name) => [name, ""]));
 let selected = "";
 let unseen = ""; // the GPU to scroll to, once it is drawn
-let viewer = { name: "", signed_in: false };
+let viewer = { name: "", signedIn: false };
 let following = null;
 const mosaic = new Mosaic(by("fleet"), palette, choose);
 
@@ -64,7 +64,7 @@ function drawFilters() {
 function drawTotals() {
   const sum = totals(fleet);
   const share = (part) => (sum.memory ? `${Math.round((100 * part) / sum.memory)} %` : "0 %");
-  const pending = fleet.rest.pending.length + fleet.rest.pending_elsewhere;
+  const pending = fleet.rest.pending.length + fleet.rest.pendingElsewhere;
   const toPending = element("a", "", String(pending));
   toPending.href = "#pending";
   const facts = [
@@ -94,7 +94,7 @@ function drawLegend() {
   let problem = false;
   for (const node of fleet.nodes.values()) {
     for (const gpu of node.gpus) {
-      slow ||= gpu.slowdowns.length > 0;
+      slow ||= gpu.contention.length > 0;
       problem ||= gpu.problems.length > 0;
       for (const part of gpu.parts) {
         idle ||= part.idle;
@@ -233,7 +233,7 @@ let current = false; // whether all that the server knows has come
 function take(kind, data) {
   if (kind === "viewer") {
     viewer = data;
-    by("sign-out").hidden = !data.signed_in;
+    by("sign-out").hidden = !data.signedIn;
   } else if (kind === "fleet") {
     fleet.replace(data);
     by("page").hidden = false;

@@ -139,7 +139,7 @@ export class Mosaic {
     strip.tabIndex = -1;
     strip.dataset.gpu = `${node.name}/${gpu.index}`;
     strip.append(element("span", "spoken", describe(node, gpu)));
-    if (gpu.slowdowns.length) strip.classList.add("slow");
+    if (gpu.contention.length) strip.classList.add("slow");
     if (gpu.problems.length) strip.classList.add("bad");
     const index = element("span", "index", String(gpu.index));
     const bar = element("span", "bar");
@@ -223,8 +223,8 @@ function describe(node, gpu) {
       .filter(Boolean)
       .join(" ");
   });
-  const known = [...gpu.problems, ...gpu.slowdowns.map(slowness)].map((each) => `; ${each}`).join("");
-  return `${node.name}, GPU ${gpu.index}, ${gpu.model}, ${gib(gpu.allocated_mib)} of ${gib(gpu.memory_mib)} allocated${known}: ${parts.join("; ")}`;
+  const known = [...gpu.problems, ...gpu.contention.map(slowness)].map((each) => `; ${each}`).join("");
+  return `${node.name}, GPU ${gpu.index}, ${gpu.model}, ${gib(gpu.allocatedMib)} of ${gib(gpu.memoryMib)} allocated${known}: ${parts.join("; ")}`;
 }
 
 // Draws what changed of a part of the page anew, and keeps the focus on the button or link that had it.

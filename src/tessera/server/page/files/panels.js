@@ -48,7 +48,7 @@ export function drawPending(section, rest, filters) {
   const shown = rest.pending.filter((pod) => !filters.namespace || pod.namespace === filters.namespace);
   const groups = new Map(); // pods of one workload pending for one reason are one entry
   for (const pod of shown) {
-    const key = [pod.namespace, workload(pod), pod.need, pod.reason, pod.created_on].join("\n");
+    const key = [pod.namespace, workload(pod), pod.need, pod.reason, pod.createdOn].join("\n");
     groups.set(key, [...(groups.get(key) ?? []), pod]);
   }
   const items = [...groups.values()].slice(0, MOST).map(([first, ...others]) => {
@@ -57,7 +57,7 @@ export function drawPending(section, rest, filters) {
     const title = entry(`${first.namespace}/${name}`, { namespace: first.namespace });
     title.firstChild.title = `Show GPUs and pods of ${first.namespace}`;
     item.append(title, element("span", "need", first.need));
-    const planned = first.created_on?.length ? `MIG instances are being created on ${first.created_on.join(", ")}.` : "";
+    const planned = first.createdOn?.length ? `MIG instances are being created on ${first.createdOn.join(", ")}.` : "";
     if (planned) item.append(element("p", "", planned));
     if (first.reason && !planned) item.append(element("p", "", first.reason));
     if (first.reason) item.lastChild.title = first.reason;
@@ -65,10 +65,10 @@ export function drawPending(section, rest, filters) {
   });
   const content = shown.length ? list(section, items) : [];
   if (groups.size > MOST) content.push(element("p", "more", `and ${groups.size - MOST} more workloads`));
-  if (rest.pending_elsewhere && !filters.namespace) {
-    content.push(element("p", "more", `${rest.pending_elsewhere} pending in other namespaces`));
+  if (rest.pendingElsewhere && !filters.namespace) {
+    content.push(element("p", "more", `${rest.pendingElsewhere} pending in other namespaces`));
   }
-  fill(section, `Pending pods · ${shown.length + (filters.namespace ? 0 : rest.pending_elsewhere)}`, ...content);
+  fill(section, `Pending pods · ${shown.length + (filters.namespace ? 0 : rest.pendingElsewhere)}`, ...content);
 }
 
 // GPUs that slow their pods, and the pods that cause it.
@@ -78,11 +78,11 @@ export function drawSlow(section, nodes, filters) {
     for (const gpu of node.gpus) {
       const concerned = gpu.parts.some((part) => part.pods.some((each) => each.namespace === filters.namespace));
       if (filters.namespace && !concerned) continue;
-      if (!gpu.slowdowns.length) continue;
+      if (!gpu.contention.length) continue;
       const item = element("li");
       item.append(entry(`${node.name}, GPU ${gpu.index}`, { gpu: `${node.name}/${gpu.index}` }));
-      for (const slowdown of gpu.slowdowns) {
-        item.append(element("span", "need", slowness(slowdown)), element("p", "", causedBy(slowdown)));
+      for (const contention of gpu.contention) {
+        item.append(element("span", "need", slowness(contention)), element("p", "", causedBy(contention)));
       }
       items.push(item);
     }
@@ -96,14 +96,14 @@ function entry(text, query) {
   return title;
 }
 
-function causedBy(slowdown) {
-  const sharers = named(slowdown.evenly ?? []);
-  const ended = slowdown.ended ? " Part of the load came from processes that exited and cannot be attributed to a pod." : "";
+function causedBy(contention) {
+  const sharers = named(contention.evenly ?? []);
+  const ended = contention.ended ? " Part of the load came from processes that exited and cannot be attributed to a pod." : "";
   if (sharers.length) return `Used about equally by ${sharers.join(", ")}.${ended}`;
-  const names = named(slowdown.caused_by ?? []);
-  const where = slowdown.scope === "node" ? "on this node" : "on this GPU";
-  if (names.length) return `Caused by ${names.join(", ")}${slowdown.scope === "node" ? ` ${where}` : ""}.${ended}`;
-  if (slowdown.nobody) return `No busy pod ${where}: check cooling and power supply.${ended}`;
+  const names = named(contention.causedBy ?? []);
+  const where = contention.scope === "node" ? "on this node" : "on this GPU";
+  if (names.length) return `Caused by ${names.join(", ")}${contention.scope === "node" ? ` ${where}` : ""}.${ended}`;
+  if (contention.nobody) return `No busy pod ${where}: check cooling and power supply.${ended}`;
   return `Cause unknown: not all load can be attributed to pods.${ended}`;
 }
 
@@ -129,19 +129,19 @@ export function drawSizes(section, rest, filters) {
   const shown = rest.recommendations.filter((each) => !filters.namespace || each.namespace === filters.namespace);
   const groups = new Map();
   for (const each of shown) {
-    const key = [each.namespace, workload(each), each.container, each.device, each.allocated_mib, each.verdict, each.fits, each.load_unknown];
+    const key = [each.namespace, workload(each), each.container, each.device, each.allocatedMib, each.verdict, each.fits, each.loadUnknown];
     groups.set(key.join("\n"), [...(groups.get(key.join("\n")) ?? []), each]);
   }
   const items = [...groups.values()].slice(0, MOST).map((group) => {
     const [first] = group;
     const name = group.length > 1 ? `${workload(first)} × ${group.length}` : first.pod;
-    const peak = Math.max(...group.map((each) => each.peak_mib ?? 0));
+    const peak = Math.max(...group.map((each) => each.peakMib ?? 0));
     const device = first.device === "whole" ? "" : ` (${first.device})`;
-    const observed = Math.min(...group.map((each) => each.observed_s ?? 0));
+    const observed = Math.min(...group.map((each) => each.observedS ?? 0));
     const item = element("li");
     item.append(entry(`${first.namespace}/${name}`, { gpu: `${first.node}/${first.gpu}` }));
     const used = peak && first.verdict !== "unused" ? `at most ${gib(peak)} used` : "nothing used";
-    item.append(element("span", "need", `${gib(first.allocated_mib ?? 0)}${device} allocated, ${used} in ${duration(observed)}`));
+    item.append(element("span", "need", `${gib(first.allocatedMib ?? 0)}${device} allocated, ${used} in ${duration(observed)}`));
     item.append(element("p", "", advice(first, total(group))));
     return item;
   });
@@ -152,11 +152,11 @@ export function drawSizes(section, rest, filters) {
 }
 
 function total(group) {
-  return group.reduce((sum, each) => sum + (each.saved_mib ?? 0), 0);
+  return group.reduce((sum, each) => sum + (each.savedMib ?? 0), 0);
 }
 
 function advice(first, saved) {
-  const load = first.load_unknown ? " Its load is unknown." : "";
+  const load = first.loadUnknown ? " Its load is unknown." : "";
   if (first.verdict === "too-little") {
     return first.fits ? `Allocated too little: ${first.fits} fits.${load}` : "Uses over 95 % of its memory; no larger profile of this GPU is known.";
   }
@@ -172,7 +172,7 @@ function duration(seconds) {
 }
 
 export function drawModelServers(section, rest, filters) {
-  const shown = rest.model_servers.filter((each) => !filters.namespace || each.namespace === filters.namespace);
+  const shown = rest.modelServers.filter((each) => !filters.namespace || each.namespace === filters.namespace);
   const content = shown.filter((each) => each.points.length > 1).map(timeline);
   fill(section, "Autoscaling", ...content);
 }
@@ -223,14 +223,14 @@ export function drawDetails(section, { node, gpu, activity }, palette, filters, 
   button.addEventListener("click", close);
   const content = [button];
   const facts = element("dl");
-  const used = gpu.used_mib === undefined ? "" : `, ${gib(gpu.used_mib)} in use`;
+  const used = gpu.usedMib === undefined ? "" : `, ${gib(gpu.usedMib)} in use`;
   for (const [name, value] of [
     ["Model", gpu.model],
-    ["Memory", `${gib(gpu.allocated_mib)} of ${gib(gpu.memory_mib)} allocated${used}`],
+    ["Memory", `${gib(gpu.allocatedMib)} of ${gib(gpu.memoryMib)} allocated${used}`],
     ["Sharing", gpu.mode.split(", ").map((mode) => MODES[mode] ?? mode).join(", ")],
     ["Health", gpu.problems.length ? gpu.problems.join("; ") : gpu.health],
     ["Clocks", gpu.throttled.length ? `lowered: ${gpu.throttled.join(", ").replaceAll("-", " ")}` : ""],
-    ["Slow", gpu.slowdowns.map((each) => `${slowness(each)}. ${causedBy(each)}`).join(" ")],
+    ["Slow", gpu.contention.map((each) => `${slowness(each)}. ${causedBy(each)}`).join(" ")],
     ["Driver", node.driver],
     ["Policy", node.policy],
     ["UUID", gpu.uuid ?? ""],
@@ -272,7 +272,7 @@ export function drawDetails(section, { node, gpu, activity }, palette, filters, 
 
 function aboutModel(model) {
   const containers = model.containers && counted(model.containers, "container");
-  const fetched = model.fetched_percent !== undefined && `${model.fetched_percent} % fetched`;
+  const fetched = model.fetchedPercent !== undefined && `${model.fetchedPercent} % fetched`;
   return [model.model, model.state, model.bytes && gib(model.bytes / 2 ** 20), containers, fetched].filter(Boolean).join(" · ");
 }
 
@@ -295,7 +295,7 @@ function table(gpu, activity, palette, filters) {
   made.append(element("thead"), element("tbody"));
   made.tHead.append(head);
   for (const part of gpu.parts) {
-    const label = part.label || gib(part.size > 64 ? part.size : (part.size * gpu.memory_mib) / gpu.width);
+    const label = part.label || gib(part.size > 64 ? part.size : (part.size * gpu.memoryMib) / gpu.width);
     const state = part.exists ? part.state : "to be created";
     for (const pod of part.pods.length ? part.pods : [null]) {
       const row = element("tr");

@@ -12,7 +12,7 @@ __all__ = ["PrometheusUsage"]
 
 
 class PrometheusUsage:
-    """`NodeUsages` of a Prometheus: peaks and means over a window, of existing containers.
+    """`UsageSource` of a Prometheus: peaks and means over a window, of existing containers.
 
     Args:
         metrics: the client.

@@ -9,7 +9,7 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.usage.activity import IDLE_PERCENT
 from tessera.core.usage.attribution import GpuUsage
 
-__all__ = ["Histories", "HistoryKey", "UsageHistory", "remembered"]
+__all__ = ["Histories", "HistoryKey", "UsageHistory", "update_histories"]
 
 _LONGEST_S = 60.0
 """An observation speaks for so long before it at most: what was between two that are further apart is unknown."""
@@ -41,7 +41,7 @@ class UsageHistory(msgspec.Struct, frozen=True, kw_only=True):
 Histories: TypeAlias = Mapping[HistoryKey, UsageHistory]
 
 
-def remembered(former: Histories, uses: Iterable[GpuUsage], now_s: float) -> Histories:
+def update_histories(former: Histories, uses: Iterable[GpuUsage], now_s: float) -> Histories:
     """Return the histories after an observation; those of deleted containers are forgotten.
 
     Where processes that have ended used a shared device, it is unknown how much of it each container used: only its

@@ -3,31 +3,31 @@
 from builders.usage import GPU, PARTITIONED, SMALL, allocation
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
-from tessera.core.usage.attribution import ENDED, GpuUsage, Owner, attributed
-from tessera.core.usage.history import Histories, UsageHistory, remembered
+from tessera.core.usage.attribution import ENDED, GpuUsage, Owner, attribute_usage
+from tessera.core.usage.containerhistory import Histories, UsageHistory, update_histories
 
 A = allocation("a", exclusive=True)
 KEY = (A.key, A.device)
 
 
 def used(memory_mib: int | None, percent: int | None = None) -> GpuUsage:
-    return attributed(GPU, GpuReading(memory_used_mib=memory_mib, gpu_percent=percent), [A], {})
+    return attribute_usage(GPU, GpuReading(memory_used_mib=memory_mib, gpu_percent=percent), [A], {})
 
 
 def test_the_most_memory_and_the_mean_load_are_kept_since_a_container_was_first_seen() -> None:
     found: Histories = {}
     for now_s, use in enumerate((used(100, 50), used(300, 10), used(None), used(200, 30))):
-        found = remembered(found, [use], float(now_s))
+        found = update_histories(found, [use], float(now_s))
     want = UsageHistory(last_s=3.0, peak_mib=300, known_s=2.0, load_known_s=2.0, percent_sum=90, percent_count=3)
     assert found == {KEY: want}
     assert found[KEY].mean_percent == 30
 
 
 def test_what_was_never_known_is_not_and_who_is_gone_is_forgotten() -> None:
-    found = remembered({}, [used(None)], 5.0)
+    found = update_histories({}, [used(None)], 5.0)
     assert found == {KEY: UsageHistory(last_s=5.0)}
     assert found[KEY].mean_percent is None
-    assert remembered(found, [attributed(GPU, GpuReading(), [], {})], 6.0) == {}
+    assert update_histories(found, [attribute_usage(GPU, GpuReading(), [], {})], 6.0) == {}
 
 
 def test_only_time_in_which_usage_was_known_was_observed() -> None:
@@ -39,9 +39,9 @@ def test_only_time_in_which_usage_was_known_was_observed() -> None:
         (45.0, used(None)),
         (60.0, used(7, 7)),
     ):
-        found = remembered(found, [use], now_s)
+        found = update_histories(found, [use], now_s)
     assert (found[KEY].known_s, found[KEY].load_known_s) == (30.0, 15.0)
-    found = remembered(found, [used(7, 7)], 7200.0)
+    found = update_histories(found, [used(7, 7)], 7200.0)
     assert (found[KEY].known_s, found[KEY].load_known_s) == (90.0, 75.0), "nothing was observed for two hours"
 
 
@@ -54,8 +54,8 @@ def test_while_processes_that_have_ended_use_a_shared_device_nobody_is_known_to_
         running = ProcessReading(pid=1, memory_mib=100 * (now_s + 1) % 500, sm_percent=20)
         ended = ProcessReading(pid=2, memory_mib=0, sm_percent=ended_percent)
         owners = {1: Owner(uid="uid-a", container="main"), 2: ENDED}
-        use = attributed(GPU, GpuReading(memory_used_mib=900, processes=(running, ended)), shared, owners)
-        found = remembered(found, [use], float(now_s))
+        use = attribute_usage(GPU, GpuReading(memory_used_mib=900, processes=(running, ended)), shared, owners)
+        found = update_histories(found, [use], float(now_s))
     assert (found[key].known_s, found[key].load_known_s, found[key].peak_mib) == (2.0, 2.0, 400)
     assert (found[key].mean_percent, found[key].percent_count) == (20, 3)
 
@@ -63,5 +63,5 @@ def test_while_processes_that_have_ended_use_a_shared_device_nobody_is_known_to_
 def test_an_instance_s_load_is_its_activity() -> None:
     own = allocation("a", DeviceId("GPU-1", SMALL), exclusive=True)
     reading = GpuReading(instances=(InstanceReading(placement=SMALL, activity=EngineActivity(sm_percent=40)),))
-    (history,) = remembered({}, [attributed(PARTITIONED, reading, [own], {})], 0.0).values()
+    (history,) = update_histories({}, [attribute_usage(PARTITIONED, reading, [own], {})], 0.0).values()
     assert history.mean_percent == 40

@@ -11,7 +11,7 @@ import click
 from tessera.api.prometheus.matchers import read_matchers
 from tessera.cli.options import refuse_without, with_options
 from tessera.cli.usage.prometheusclient import prometheus_client
-from tessera.clients.nodeusage import NodeUsages, PrometheusUsage
+from tessera.clients.nodeusage import PrometheusUsage, UsageSource
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["prometheus", "prometheus_options", "refuse_without_prometheus"]
@@ -52,7 +52,7 @@ def prometheus_options(command: _Command) -> _Command:
 @asynccontextmanager
 async def prometheus(
     url: str, window: str, token_file: Path | None, ca_file: Path | None, selector: str
-) -> AsyncIterator[NodeUsages]:
+) -> AsyncIterator[UsageSource]:
     """Yield the usages in a Prometheus.
 
     Raises:

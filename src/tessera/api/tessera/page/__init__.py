@@ -1,0 +1,1 @@
+"""The dashboard page's JSON."""
