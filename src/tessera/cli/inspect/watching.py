@@ -2,77 +2,24 @@
 
 import asyncio
 import contextlib
-import signal
 from collections.abc import Callable
-from typing import Generic, Self, TypeVar
 
-import click
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.text import Text
+from rich.console import Console, RenderableType
 
 from tessera.cli.clusteraccess import ClusterSource, connected
 from tessera.cli.livecluster import follow
+from tessera.cli.screen import Screen
+from tessera.cli.signals import cancel_on_signal
 from tessera.core.cluster.cluster import Cluster
 
-__all__ = ["Screen", "watch"]
+__all__ = ["watch"]
 
 Drawn = Callable[[Cluster], RenderableType]
-Shown = TypeVar("Shown")
-
-
-class Screen(Generic[Shown]):
-    """Shows changing output: redrawn in place in a terminal, frame after frame if piped.
-
-    Args:
-        console: the output.
-        drawn: its content.
-
-    """
-
-    def __init__(self, console: Console, drawn: Callable[[Shown], RenderableType]) -> None:
-        self._console = console
-        self._drawn = drawn
-        redraws = console.is_terminal and not console.is_dumb_terminal
-        self._live = Live(console=console, auto_refresh=False) if redraws else None
-        self._frame: RenderableType = Text("waiting for the cluster")
-
-    def __enter__(self) -> Self:
-        """Take over the terminal."""
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Keep the last frame and restore the cursor."""
-        if self._live is not None:
-            self._live.stop()
-
-    def show(self, content: Shown) -> None:
-        """Show the current content."""
-        self._frame = self._drawn(content)
-        self._draw(self._frame)
-
-    def show_error(self, error: Exception) -> None:
-        """Show above the last frame why there is no newer one; stderr says it where the output is read by a program."""
-        if not self._console.is_terminal:
-            click.echo(f"out of date: {error}", err=True)
-            return
-        self._draw(Group(Text(f"out of date: {error}", "bold yellow"), self._frame))  # what is below may be cut
-
-    def _draw(self, frame: RenderableType) -> None:
-        if self._live is not None:
-            self._live.update(frame, refresh=True)
-        else:
-            self._console.print(frame, soft_wrap=isinstance(frame, Text))
 
 
 async def watch(place: ClusterSource, console: Console, drawn: Drawn) -> None:
     """Show the cluster and follow it until SIGINT or SIGTERM, which end it without an error."""
-    task = asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    cancel_on_signal()
     with contextlib.suppress(asyncio.CancelledError):
         async with connected(place) as kube:
             with Screen(console, drawn) as screen:

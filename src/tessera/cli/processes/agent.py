@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import shlex
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from tessera.cli.options import Number, Seconds, health_option, kubeconfig_optio
 from tessera.cli.processes.logoptions import log_options
 from tessera.cli.processes.metricsoptions import metrics_options, metrics_port
 from tessera.cli.processes.peeroptions import peer_options, peer_service
+from tessera.cli.signals import cancel_on_signal
 from tessera.clients.gpu import NvmlDriver
 from tessera.clients.kube import HttpKube, Kube
 from tessera.clients.runtime import CONTAINERD, CriRuntime, Runtime
@@ -232,10 +232,7 @@ async def _run(
     ports: tuple[int | None, MetricsPort],
 ) -> None:
     """Run until SIGTERM or SIGINT; the ports are those for probes and for metrics."""
-    task = asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    cancel_on_signal()
     async with HttpKube.connect(kubeconfig) as kube:
         driver = await NvmlDriver.open()
         one = Agent(settings, driver, kube, storage_loops(settings.node, kube, *storage))

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import signal
 import socket
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -14,6 +13,7 @@ import click
 from tessera.cli.options import Seconds, health_option, kubeconfig_option
 from tessera.cli.processes.logoptions import log_options
 from tessera.cli.processes.metricsoptions import metrics_options, metrics_port
+from tessera.cli.signals import cancel_on_signal
 from tessera.clients.kube import Election, HttpKube, Kube, LeaseLock
 from tessera.controller.images import ImageWarmups
 from tessera.controller.models import ModelCaches
@@ -94,10 +94,7 @@ async def _run(
     ports: tuple[int | None, MetricsPort],
 ) -> None:
     """Run until SIGTERM or SIGINT; the ports are those for probes and for metrics."""
-    task = asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    cancel_on_signal()
     log = logger(controller=settings.identity)
 
     def not_elected(error: Exception) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import signal
 from pathlib import Path
 from typing import Unpack
 
@@ -11,6 +10,7 @@ import click
 from tessera.agent.storage.disks.keeper import DisksKeeper, KeeperSettings
 from tessera.cli.options import Seconds, health_option, kubeconfig_option
 from tessera.cli.processes.logoptions import log_options
+from tessera.cli.signals import cancel_on_signal
 from tessera.cli.storage.diskoptions import GivenDisks, client_of, disk_options, spec_of
 from tessera.clients.disks import Disks
 from tessera.clients.kube import HttpKube
@@ -100,10 +100,7 @@ def disk_agent(client: Disks | None, /, **given: Unpack[_Given]) -> None:
 
 async def _run(settings: KeeperSettings, disks: Disks, kubeconfig: Path | None, health_port: int | None) -> None:
     """Run until SIGTERM or SIGINT."""
-    task = asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    cancel_on_signal()
     async with HttpKube.connect(kubeconfig) as kube:
         keeper = DisksKeeper(settings, disks, kube)
         with contextlib.suppress(asyncio.CancelledError):

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from tessera.cli.options import health_option, kubeconfig_option, refuse_without
 from tessera.cli.processes.logoptions import log_options
 from tessera.cli.processes.metricsoptions import metrics_options, metrics_port
 from tessera.cli.processes.prometheusoptions import prometheus_of, prometheus_options
+from tessera.cli.signals import cancel_on_signal
 from tessera.clients.kube import HttpKube
 from tessera.clients.prometheus import HttpMetrics
 from tessera.errors import InvalidInput
@@ -134,10 +134,7 @@ async def _run(
     settings: MetricsSettings, sources: _Sources, kubeconfig: Path | None, ports: tuple[int | None, MetricsPort]
 ) -> None:
     """Run until SIGTERM or SIGINT; the ports are those for probes and for metrics."""
-    task = asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    cancel_on_signal()
     async with HttpKube.connect(kubeconfig) as kube, HttpMetrics() as client:
         samples = sources.samples or ScrapedSamples(client)
         one = MetricsServer(settings, kube, samples, queues=sources.queues, rules=sources.rules)

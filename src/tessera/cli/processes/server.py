@@ -1,7 +1,6 @@
 """`tessera server`: the scheduler extender and the dashboard page."""
 
 import asyncio
-import signal
 import socket
 import uuid
 from pathlib import Path
@@ -14,6 +13,7 @@ from tessera.cli.options import Seconds, health_option, kubeconfig_option, polic
 from tessera.cli.processes.logoptions import log_options
 from tessera.cli.processes.metricsoptions import metrics_options, metrics_port
 from tessera.cli.processes.prometheusoptions import prometheus_of, prometheus_options
+from tessera.cli.signals import on_signal
 from tessera.clients.kube import HttpKube
 from tessera.clients.nodeusage import ProxiedUsage
 from tessera.core.packing.pack import POLICIES
@@ -196,7 +196,6 @@ async def _run(
     """Run until SIGTERM or SIGINT; the ports are those for probes and for metrics."""
     async with HttpKube.connect(kubeconfig) as kube:
         one = Server(settings, kube, metrics=history or _agents(kube))
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, one.stop)
+        on_signal(one.stop)
         async with serving_probes(ports[0], one.waiting_for), serving_metrics(ports[1], one.metrics):
             await one.run()

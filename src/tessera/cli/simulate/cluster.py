@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import signal
 import sys
 import webbrowser
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.options import Number
+from tessera.cli.signals import cancel_on_signal
 
 if TYPE_CHECKING:
     from tessera.sim.embedded import Embedded
@@ -73,9 +73,6 @@ def simulate_cluster(*, port: int, speed: float, verbose: bool, **given: bool | 
 
 async def _run(one: "Embedded", ready: Callable[[int], None]) -> None:
     """Run until SIGTERM or SIGINT."""
-    task = asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    cancel_on_signal()
     with contextlib.suppress(asyncio.CancelledError):
         await one.run(ready)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import signal
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TypedDict, Unpack
@@ -15,9 +14,10 @@ from rich.text import Text
 from tessera.api.tessera.usage.usagejson import usage_fields
 from tessera.cli.clusteraccess import ClusterSource
 from tessera.cli.drawing.lettering import clean
-from tessera.cli.inspect.watching import Screen
 from tessera.cli.options import Seconds, output_option
 from tessera.cli.printing import print_document, trimmed, wide_console, yaml_text
+from tessera.cli.screen import Screen
+from tessera.cli.signals import cancel_on_signal
 from tessera.cli.usage.agents import agents, agents_options, note_silent, refuse_two_sources
 from tessera.cli.usage.tables import top_notes, top_table
 from tessera.clients.nodeusage import NodeReports, UsageSource
@@ -91,10 +91,7 @@ async def _live(usages: AbstractAsyncContextManager[UsageSource], shown: _Shown)
 
     A document does not name the pods that are left out: stderr does, whenever they change.
     """
-    task = asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    cancel_on_signal()
     output = shown["output"]
     console = wide_console(output=output)
 

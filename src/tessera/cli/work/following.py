@@ -1,7 +1,6 @@
 """Follows a Job until it has ended: why it is pending, its log, its end."""
 
 import asyncio
-import signal
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
@@ -10,6 +9,7 @@ import click
 
 from tessera.api.kubernetes.jobs import job_selection
 from tessera.api.kubernetes.jobstates import QUEUED_JOB, JobStage, JobState, read_job
+from tessera.cli.signals import on_signal
 from tessera.cli.work.gpuusage import gpu_usage
 from tessera.cli.work.joblog import JobLog
 from tessera.clients.kube import (
@@ -319,8 +319,7 @@ def ended_or_interrupted(work: Coroutine[Any, Any, int], interrupted: Callable[[
             else:
                 task.cancel()
 
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, interrupt)
+        on_signal(interrupt)
         try:
             return await task
         except asyncio.CancelledError:

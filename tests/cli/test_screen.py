@@ -6,7 +6,7 @@ from rich.text import Text
 
 from builders.kubeobjects import gpu, gpunode, node, pod
 from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
-from tessera.cli.inspect.watching import Screen
+from tessera.cli.screen import Screen
 from tessera.core.cluster.cluster import Cluster
 from tessera.errors import Unavailable
 
