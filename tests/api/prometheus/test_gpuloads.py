@@ -11,7 +11,7 @@ import pytest
 from builders.prometheusanswers import BROKEN, GPU, OTHER, POD, answer, now
 from harness.prometheusserver import serving_history
 from tessera.api.prometheus import gpuloads
-from tessera.api.prometheus.gpuloads import load_queries, read_activity, read_contention, read_loads
+from tessera.api.prometheus.gpuloads import load_queries, read_activity, read_contention, read_loads, read_memory
 from tessera.core.usage.contention import ContainerLoad, Contention, DeviceLoad, GpuLoad
 from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput
@@ -123,6 +123,21 @@ def test_what_cannot_be_is_left_out(case: str) -> None:
     assert loads(allocations=answer(UNBELIEVED[case])) == {}
 
 
+def test_a_pod_uses_the_memory_of_its_containers_where_all_of_it_is_known() -> None:
+    side, elsewhere, lost = {**POD, "container": "side"}, {**POD, "UUID": "b"}, {**OTHER, "container": "lost"}
+    instances = (part(1, "1g.5gb", POD), part(2, "1g.5gb", POD))
+    for series, want in (
+        ((now("12.4", POD), now("0", OTHER)), {("n", "a"): {"ml/p": 12, "ml/q": 0}}),
+        ((now("12", POD), now("3", side), now("7", elsewhere)), {("n", "a"): {"ml/p": 15}, ("n", "b"): {"ml/p": 7}}),
+        (tuple(now("4", each) for each in instances), {("n", "a"): {"ml/p": 8}}),
+        ((now("12", OTHER), now("NaN", lost)), {}),
+        ((now("12", OTHER), now("1e12", lost)), {}),
+    ):
+        allocations = answer(*(now("1", each["metric"]) for each in series))
+        answers = {"memory": answer(*series, now("99", GPU)), "allocations": allocations}
+        assert read_memory(answers, "Prometheus") == want
+
+
 @pytest.mark.parametrize("case", BROKEN)
 def test_an_answer_that_is_none_is_refused(case: str) -> None:
     with pytest.raises(InvalidInput, match="an answer of Prometheus' HTTP API"):
@@ -176,4 +191,5 @@ def test_a_pod_that_worked_a_minute_ago_slows_no_other_now(tmp_path: Path) -> No
     assert read_contention(by_now) == {
         ("n", "G"): (Contention(cause="power-cap", caused_by=("team/b/c",), affected=("team/a/c",)),)
     }
+    assert read_memory(answers, "Prometheus") == {("n", "G"): {"team/a": 100, "team/b": 100}}
     assert read_activity(by_mean)["n", PodKey("team/a")] > 50

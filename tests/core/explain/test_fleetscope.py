@@ -110,6 +110,7 @@ def test_others_are_parts_without_names() -> None:
             for each in ("theirs", "mine")
         ),
         activity={"theirs/secret": 90, "mine/open": 3},
+        memory_mib={"GPU-0": {"theirs/secret": 9, "mine/open": 4}, "GPU-1": {"theirs/secret": 9}},
         namespaces=("mine", "theirs"),
         notes=("theirs/secret cannot be read",),
     )
@@ -135,6 +136,7 @@ def test_others_are_parts_without_names() -> None:
     assert [each.name for each in got.model_servers] == ["chat"]
     assert [each.namespace for each in got.recommendations] == ["mine"]
     assert got.activity == {"mine/open": 3}
+    assert got.memory_mib == {"GPU-0": {"mine/open": 4}}
     assert (got.namespaces, got.partial, got.notes) == (("mine",), True, ())
 
 
@@ -203,6 +205,7 @@ def fleets(draw: st.DrawFn) -> tuple[FleetView, set[str]]:
             ModelServerHistory(namespace="mine", name="s", points=()),
         ),
         activity={f"{namespace}/{name}": 5 for namespace, name in hidden},
+        memory_mib={"GPU-0": {f"{namespace}/{name}": 5 for namespace, name in hidden}},
         namespaces=("mine", *(namespace for namespace, _ in hidden)),
         notes=(text(),),
     )

@@ -161,12 +161,15 @@ def test_a_measured_percent_changes_no_node() -> None:
     objects = (node(), pod("p", WHOLE, share(0, 40000, Mode.WHOLE)), gpunode("a", gpu(0)))
 
     def seen(**active: float) -> FleetView:
-        return view_of(*objects, activity={("a", PodKey(f"ns/{name}")): percent for name, percent in active.items()})
+        of_pods = {PodKey(f"ns/{name}"): percent for name, percent in active.items()}
+        memory_mib = {("a", "GPU-a-0"): {key: 100 * round(percent) for key, percent in of_pods.items()}}
+        return view_of(*objects, activity={("a", key): each for key, each in of_pods.items()}, memory_mib=memory_mib)
 
     before, after = seen(p=50.4, gone=9), seen(p=61.6)
     assert (before.activity, after.activity) == ({"ns/p": 50}, {"ns/p": 62})
+    assert after.memory_mib == {"GPU-a-0": {"ns/p": 6200}}
     assert changes(before, seen(p=50.2)) == FleetChange()
-    assert changes(before, after) == FleetChange(activity={"ns/p": 62})
+    assert changes(before, after) == FleetChange(activity={"ns/p": 62}, memory_mib={"GPU-a-0": {"ns/p": 6200}})
     assert changes(before, seen(p=0.2)).nodes, "it is idle now"
 
 
@@ -245,11 +248,13 @@ def test_a_node_is_believed_about_its_own_pods_and_gpus_alone() -> None:
     got = view_of(
         *objects,
         activity={("b", PodKey("ns/p")): 90.0, ("b", PodKey("ns/q")): 20.0},
+        memory_mib={("b", gpu): {PodKey("ns/p"): 9, PodKey("ns/q"): 8} for gpu in ("GPU-a-0", "GPU-b-0")},
         contention={("b", "GPU-a-0"): (slow,), ("b", "GPU-b-0"): (slow,)},
         recommendations=(advice, msgspec.structs.replace(advice, pod="q")),
     )
     first, second = (each.gpus[0] for each in got.nodes)
     assert got.activity == {"ns/q": 20}
+    assert got.memory_mib == {"GPU-b-0": {"ns/q": 8}}
     assert first.contention == ()
     assert [[each.pod for each in slowdown.caused_by] for slowdown in second.contention] == [["q"]]
     assert [each.pod for each in got.recommendations] == ["q"]

@@ -36,6 +36,11 @@ async def test_activity_throttling_and_sizes_are_the_agents() -> None:
     assert one.memory.measured.contention == {
         ("n1", gpu.uuid): gpu.contention for gpu in REPORT.gpus if gpu.contention
     }, "as the agents name them"
+    assert one.memory.measured.memory_mib == {
+        ("n1", "GPU-0"): {"team/notebook": 0, "team/train": 8100},
+        ("n1", "GPU-1"): {"web/serve": 2000},
+        ("n1", "GPU-2"): {"web/fine": 3000},
+    }
     assert one.memory.measured.throttled == {("n1", REPORT.gpus[0].uuid): ("thermal",)}
     assert one.memory.measured.model_servers == ()
     advice = {each.pod: each.verdict.value for each in one.memory.measured.recommendations}

@@ -526,6 +526,7 @@ class Judged:
         }
         return MeasuredUsage(
             activity={("n001", PodKey("research/w1")): 99.0, ("n000", PodKey("ml/p0-0-0")): 0.0},
+            memory_mib={("n000", "GPU-n000-0"): {PodKey("ml/p0-0-0"): 3000}},
             contention={("n001", "GPU-n001-4"): (heated, even)},
             model_servers=(
                 ModelServerHistory(namespace="research", name="llm", points=points),
@@ -585,7 +586,9 @@ async def test_every_panel_is_drawn_and_axe_finds_nothing_wrong_with_them(dark: 
         assert present == ", ".join(f"1g.5gb at {start}" for start in range(6))
         assert planned == f"{present}, 1g.5gb at 6"
         rows = await tab.run("[...document.querySelectorAll('#details tbody tr')].map(each => each.innerText)")
-        assert rows[0].split("\t")[::2] == ["1g.5gb", "0 %"]
+        part, _, *used = rows[0].split("\t")
+        assert (part, used) == ("1g.5gb", ["2.9 GiB", "0 %"])
+        assert rows[1].split("\t")[2:] == ["", ""], "what is unknown is not 0"
         assert await tab.run("document.querySelectorAll('.part.idle').length") == 1
         figures = await tab.run("document.querySelector('#model-servers').innerText")
         assert "3 replicas desired, 3 ready, 9 requests in flight" in figures

@@ -27,7 +27,7 @@ async def test_models_of_nodes_are_shown_and_not_to_who_sees_one_namespace() -> 
     async with served(kube) as page:
         assert (await page.fleet())["nodes"][0]["models"] == [
             {"model": "llama", "state": "Ready", "revision": "0" * 64, "bytes": 7, "containers": 2},
-            {"model": "bert", "state": "Fetching", "fetched_percent": 33},
+            {"model": "bert", "state": "Fetching", "fetchedPercent": 33},
         ]
     async with served(kube, sign_in=True) as page:
         assert "models" not in (await page.fleet("token-of-viewer"))["nodes"][0]

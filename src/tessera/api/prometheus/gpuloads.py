@@ -1,25 +1,25 @@
-"""How busy GPUs and their containers are, and why clocks are lowered, by Prometheus: its queries and their answers.
+"""How GPUs and their containers are used, and why clocks are lowered, by Prometheus: its queries and their answers.
 
 Answers are untrusted: an implausible sample is left out.
 Source: prometheus.io, "HTTP API".
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from tessera.api.prometheus.answers import numbers, read_series
 from tessera.api.prometheus.matchers import selected
 from tessera.core.gpu.gpumodels import model
-from tessera.core.usage.activity import IDLE_PERCENT, pod_activity
+from tessera.core.usage.activity import IDLE_PERCENT, pod_activity, pod_memory
 from tessera.core.usage.contention import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of
 from tessera.core.usage.nodemetrics import ALLOCATED, ENDED_LOAD, FB_USED, GPU_UTIL, SM_ACTIVE, THROTTLED
-from tessera.core.usage.plausible import percentage
+from tessera.core.usage.plausible import MOST_MIB, percentage, within
 from tessera.core.usage.throttling import ThrottleCause
 from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput
 
-__all__ = ["load_queries", "read_activity", "read_contention", "read_loads"]
+__all__ = ["load_queries", "read_activity", "read_contention", "read_loads", "read_memory"]
 
 _MOST_SERIES: Final = 20_000
 _MOST_LOADS: Final = 100_000
@@ -50,6 +50,7 @@ def load_queries(matchers: str = "") -> dict[str, str]:
     )
     return {
         "allocations": f"group by ({_LOADED}) ({used} or {allocated})",
+        "memory": f"max by ({_LOADED}) ({used})",
         "utilization": f"max by ({_LOADED}) (avg_over_time({load}[2m]) and {load})",
         "sm_active": f"max by ({_LOADED}) (avg_over_time({active}[2m]) and {active}) * 100",
         "utilization_now": f"max by ({_LOADED}) ({load})",
@@ -96,7 +97,12 @@ def read_loads(answers: Mapping[str, bytes], source: str, *, now: bool) -> dict[
 
 
 def _percentages(answer: bytes, source: str) -> dict[tuple[_Device, str], float]:
-    """Return values by device and container, `namespace/pod/container`; without a container those of all of it."""
+    """Return percentages by device and container; without a container those of all of it."""
+    return _values(answer, source, percentage)
+
+
+def _values(answer: bytes, source: str, read: Callable[[float], float | None]) -> dict[tuple[_Device, str], float]:
+    """Return values by device and container, `namespace/pod/container`; those that `read` returns None of are none."""
     found: dict[tuple[_Device, str], float] = {}
     for each in read_series(answer, source, most=_MOST_LOADS):
         device = tuple(each.metric.get(label, "") for label in _DEVICE)
@@ -104,9 +110,9 @@ def _percentages(answer: bytes, source: str) -> dict[tuple[_Device, str], float]
         whole = not each.metric.get(_UID)
         key = device, "" if whole else "/".join(pod)
         for _, value in numbers([each.value] if each.value else []):
-            percent = percentage(value)
-            if percent is not None and device[1] and (whole or all(pod)):
-                found[key] = max(found.get(key, 0.0), percent)
+            plausible = read(value)
+            if plausible is not None and device[1] and (whole or all(pod)):
+                found[key] = max(found.get(key, 0.0), plausible)
     return found
 
 
@@ -127,6 +133,21 @@ def read_activity(loads: Mapping[tuple[str, str], GpuLoad]) -> dict[tuple[str, P
         for (node, _), load in loads.items()
         for device in load.devices
         for each in device.containers
+    )
+
+
+def read_memory(answers: Mapping[str, bytes], source: str) -> dict[tuple[str, str], dict[PodKey, int]]:
+    """Return how much memory each pod uses of each GPU, in MiB, by node and UUID.
+
+    Raises:
+        InvalidInput: as `read_loads`.
+
+    """
+    used = _values(answers["memory"], source, lambda value: within(value, MOST_MIB))
+    return pod_memory(
+        (device[0], device[1], name, round(used[device, name]) if (device, name) in used else None)
+        for device, name in _percentages(answers["allocations"], source)
+        if name
     )
 
 

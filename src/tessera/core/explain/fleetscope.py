@@ -1,6 +1,7 @@
 """Restricts the dashboard page to what a viewer may see."""
 
 import re
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -66,6 +67,7 @@ def _partial(view: FleetView, scope: Scope) -> FleetView:
         model_servers=tuple(each for each in view.model_servers if scope.shows(each.namespace)),
         recommendations=tuple(each for each in view.recommendations if scope.shows(each.namespace)),
         activity={pod: percent for pod, percent in view.activity.items() if scope.shows(pod.partition("/")[0])},
+        memory_mib=dict(shown.memory(view.memory_mib)),
         namespaces=tuple(each for each in view.namespaces if scope.shows(each)),
         partial=True,
     )
@@ -87,6 +89,12 @@ class _Shown:
     def _name(self, match: re.Match[str]) -> str:
         known = self._scope.shows(match[1]) or _NO_NAMES.match(match.string, match.start())
         return match[0] if known else _HIDDEN
+
+    def memory(self, memory_mib: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[str, dict[str, int]]]:
+        """Yield what pods of these namespaces use of GPUs."""
+        for gpu, pods in memory_mib.items():
+            if own := {pod: mib for pod, mib in pods.items() if self._scope.shows(pod.partition("/")[0])}:
+                yield gpu, own
 
     def node(self, node: NodeView) -> NodeView:
         return msgspec.structs.replace(

@@ -187,6 +187,8 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True):
 
     Without those for which it is unknown.
     """
+    memory_mib: dict[str, dict[str, int]] = {}
+    """Memory that pods, `namespace/pod`, use of a GPU, by its UUID. Without those of which it is unknown."""
     namespaces: tuple[str, ...] = ()
     """Namespaces with pods that use GPUs and that the viewer may see; sorted."""
     partial: bool = False
@@ -203,22 +205,25 @@ class FleetChange(msgspec.Struct, frozen=True, kw_only=True):
     """Deleted nodes."""
     activity: dict[str, int] | None = None
     """All of the later view, if it changed: it does nearly always, and nodes mostly do not."""
+    memory_mib: dict[str, dict[str, int]] | None = None
+    """Likewise."""
     rest: FleetView | None = None
-    """The later view without nodes and activity, if anything else changed."""
+    """The later view without nodes, activity and memory in use, if anything else changed."""
 
     def __bool__(self) -> bool:
         """Return whether anything changed."""
-        return bool(self.nodes or self.gone or self.rest or self.activity is not None)
+        return self != FleetChange()
 
 
 def changes(before: FleetView, after: FleetView) -> FleetChange:
     """Return the difference from an earlier view, node by node."""
     known = {each.name: each for each in before.nodes}
     present = {each.name for each in after.nodes}
-    former, rest = (msgspec.structs.replace(each, nodes=(), activity={}) for each in (before, after))
+    former, rest = (msgspec.structs.replace(each, nodes=(), activity={}, memory_mib={}) for each in (before, after))
     return FleetChange(
         nodes=tuple(each for each in after.nodes if known.get(each.name) != each),
         gone=tuple(name for name in known if name not in present),
         activity=None if after.activity == before.activity else after.activity,
+        memory_mib=None if before.memory_mib == after.memory_mib else after.memory_mib,
         rest=None if rest == former else rest,
     )

@@ -53,8 +53,10 @@ class MeasuredUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     activity: Mapping[tuple[str, PodKey], float] = {}
     """Percent of its compute that each pod uses, of its busiest device, by the node that reports it."""
+    memory_mib: Mapping[tuple[str, str], Mapping[PodKey, int]] = {}
+    """Memory that pods use of GPUs, by the node that reports it, and UUID."""
     contention: Mapping[tuple[str, str], tuple[Contention, ...]] = {}
-    """What slows down the pods of GPUs, by the node that reports it, and UUID."""
+    """What slows down the pods of GPUs, likewise."""
     throttled: Mapping[tuple[str, str], tuple[str, ...]] = {}
     """Why clocks of GPUs are lowered, likewise."""
     model_servers: tuple[ModelServerHistory, ...] = ()
@@ -116,9 +118,21 @@ def fleet_view(observed: PageObservation) -> FleetView:
         model_servers=observed.measured.model_servers,
         recommendations=tuple(_recommended(observed, pods)),
         activity={key: round(percent) for key, percent in sorted(activity.items()) if key in allocated},
+        memory_mib=dict(_memory(views, observed.measured, places)),
         namespaces=tuple(sorted(namespaces)),
         notes=found.notes,
     )
+
+
+def _memory(
+    nodes: Iterable[NodeView], measured: MeasuredUsage, places: Mapping[PodKey, str | None]
+) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yield the memory that a node's own pods use of its own GPUs, by UUID."""
+    for node in nodes:
+        for gpu in node.gpus:
+            reported = measured.memory_mib.get((node.name, gpu.uuid), {})
+            if own := {str(key): mib for key, mib in sorted(reported.items()) if places.get(key) == node.name}:
+                yield gpu.uuid, own
 
 
 def _planned(nodes: Iterable[NodeView]) -> Mapping[str, Sequence[str]]:

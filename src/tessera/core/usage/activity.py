@@ -1,4 +1,4 @@
-"""How active pods are, and when a device is idle: nearly nothing of its compute is used, or nothing of its memory."""
+"""How active pods are, what memory they use, and when a device is idle: nearly nothing of either is used."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
@@ -6,7 +6,7 @@ from typing import Final
 
 from tessera.core.workload.need import PodKey
 
-__all__ = ["IDLE_PERCENT", "UNUSED_MIB", "is_idle", "pod_activity"]
+__all__ = ["IDLE_PERCENT", "UNUSED_MIB", "is_idle", "pod_activity", "pod_memory"]
 
 IDLE_PERCENT: Final = 5.0
 """A container that uses less of the compute of its GPU or MIG instance is idle."""
@@ -46,3 +46,19 @@ def pod_activity(loads: Iterable[tuple[str, str, float | None]]) -> dict[tuple[s
             key = node, PodKey(container.rpartition("/")[0])
             found[key] = max(found[key], min(percent, 100.0))
     return dict(found)
+
+
+def pod_memory(uses: Iterable[tuple[str, str, str, int | None]]) -> dict[tuple[str, str], dict[PodKey, int]]:
+    """Return how much memory each pod uses of each GPU, in MiB: by node and UUID; none of a pod where some is unknown.
+
+    Args:
+        uses: node, UUID of the GPU, container as `namespace/pod/container`, and MiB in use; None where unknown.
+
+    """
+    found: dict[tuple[str, str], dict[PodKey, int | None]] = defaultdict(dict)
+    for node, gpu, container, mib in uses:
+        key = PodKey(container.rpartition("/")[0])
+        so_far = found[node, gpu].get(key, 0)
+        found[node, gpu][key] = None if mib is None or so_far is None else so_far + mib
+    known = ((gpu, {key: mib for key, mib in pods.items() if mib is not None}) for gpu, pods in found.items())
+    return {gpu: pods for gpu, pods in known if pods}

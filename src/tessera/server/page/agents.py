@@ -7,9 +7,9 @@ from typing import Final
 
 from tessera.clients.nodeusage import UsageSource
 from tessera.core.explain.observedfleet import MeasuredUsage
-from tessera.core.usage.activity import pod_activity
+from tessera.core.usage.activity import pod_activity, pod_memory
 from tessera.core.usage.rightsizing import recommendations
-from tessera.core.usage.usagereport import UsageReport
+from tessera.core.usage.usagereport import ContainerReport, UsageReport
 from tessera.errors import Unavailable
 from tessera.log import Logger, RepeatedError
 from tessera.server.page.cachedanswer import CachedAnswer
@@ -54,7 +54,8 @@ class AgentMetrics:
         self._complain(found.silent)
         reports = found.reports
         return MeasuredUsage(
-            activity=pod_activity(_loads(reports)),
+            activity=pod_activity((node, name, each.gpu_percent) for node, _, name, each in _containers(reports)),
+            memory_mib=pod_memory((node, gpu, name, each.used_mib) for node, gpu, name, each in _containers(reports)),
             contention={
                 (each.node, gpu.uuid): gpu.contention for each in reports for gpu in each.gpus if gpu.contention
             },
@@ -76,8 +77,9 @@ class AgentMetrics:
         return self._reported.value
 
 
-def _loads(reports: Iterable[UsageReport]) -> Iterator[tuple[str, str, float | None]]:
-    """Yield how busy each container keeps its device, by node."""
+def _containers(reports: Iterable[UsageReport]) -> Iterator[tuple[str, str, str, ContainerReport]]:
+    """Yield each container of a device with its node, its GPU's UUID, and its name."""
     for report in reports:
-        for device in (device for gpu in report.gpus for device in gpu.devices):
-            yield from ((report.node, each.name, each.gpu_percent) for each in device.containers)
+        for gpu in report.gpus:
+            for device in gpu.devices:
+                yield from ((report.node, gpu.uuid, each.name, each) for each in device.containers)

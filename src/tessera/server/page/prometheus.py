@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from tessera.api.prometheus.gpuloads import load_queries, read_activity, read_contention, read_loads
+from tessera.api.prometheus.gpuloads import load_queries, read_activity, read_contention, read_loads, read_memory
 from tessera.api.prometheus.modelserverhistory import model_server_queries, read_model_servers
 from tessera.clients.nodeusage import PrometheusUsage
 from tessera.clients.prometheus import Prometheus
@@ -96,6 +96,7 @@ class PrometheusMetrics:
             loads = read_loads(answers, source, now=True)
             return MeasuredUsage(
                 activity=read_activity(read_loads(answers, source, now=False)),
+                memory_mib=read_memory(answers, source),
                 contention=read_contention(loads),
                 throttled={key: each.causes for key, each in loads.items() if each.causes},
                 model_servers=read_model_servers(answers, source),

@@ -54,7 +54,9 @@ def applied(before: FleetView, content: bytes) -> FleetView:
     kept |= {each.name: each for each in change.nodes}
     rest = change.rest or before
     activity = before.activity if change.activity is None else change.activity
-    return msgspec.structs.replace(rest, nodes=tuple(kept[name] for name in sorted(kept)), activity=activity)
+    memory_mib = before.memory_mib if change.memory_mib is None else change.memory_mib
+    present = tuple(kept[name] for name in sorted(kept))
+    return msgspec.structs.replace(rest, nodes=present, activity=activity, memory_mib=memory_mib)
 
 
 NODES = st.dictionaries(st.sampled_from("abc"), st.booleans()).map(
@@ -64,8 +66,9 @@ NODES = st.dictionaries(st.sampled_from("abc"), st.booleans()).map(
 
 ACTIVITY = st.dictionaries(st.sampled_from(("x/p", "x/q")), st.integers(0, 2))
 VIEWS = st.builds(
-    FleetView, nodes=NODES, pending_elsewhere=st.integers(0, 2), namespaces=st.just(("x",)), activity=ACTIVITY
-)
+    FleetView, nodes=NODES, pending_elsewhere=st.integers(0, 2), namespaces=st.just(("x",)), activity=ACTIVITY,
+    memory_mib=st.dictionaries(st.just("GPU-0"), ACTIVITY),
+)  # fmt: skip
 
 
 @given(VIEWS, VIEWS)
@@ -123,6 +126,7 @@ FULL = FleetView(
         ),
     ),
     activity={"ml/a-1": 7},
+    memory_mib={"GPU-0": {"ml/a-1": 0}},
     namespaces=("ml",),
 )  # fmt: skip
 
@@ -178,6 +182,7 @@ def test_names_are_camel_case_and_what_is_empty_is_left_out() -> None:
             }
         ],
         "activity": {"ml/a-1": 7},
+        "memoryMib": {"GPU-0": {"ml/a-1": 0}},
         "namespaces": ["ml"],
     }
 

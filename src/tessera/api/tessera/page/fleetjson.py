@@ -162,6 +162,7 @@ class PageFleetFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     model_servers: tuple[PageModelServerFields, ...] = ()
     recommendations: tuple[PageRecommendationFields, ...] = ()
     activity: dict[str, int] = {}
+    memory_mib: dict[str, dict[str, int]] = {}
     namespaces: tuple[str, ...] = ()
     partial: bool = False
     notes: tuple[str, ...] = ()
@@ -173,6 +174,7 @@ class PageChangeFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     nodes: tuple[PageNodeFields, ...] = ()
     gone: tuple[str, ...] = ()
     activity: dict[str, int] | None = None
+    memory_mib: dict[str, dict[str, int]] | None = None
     rest: PageFleetFields | None = None
 
 

@@ -8,11 +8,13 @@ export class Fleet {
   nodes = new Map();
   rest = NOTHING;
   activity = {}; // percent of its GPU or MIG instance that a pod uses, by namespace/pod
+  memoryMib = {}; // memory of a GPU that pods use, by its UUID and namespace/pod
 
   // Takes all of a fleet.
   replace(fleet) {
     this.nodes = new Map(fleet.nodes.map((node) => [node.name, complete(node)]));
     this.activity = fleet.activity ?? {};
+    this.memoryMib = fleet.memoryMib ?? {};
     this.#take(fleet);
   }
 
@@ -28,12 +30,13 @@ export class Fleet {
       changed.push(name);
     }
     if (change.activity) this.activity = change.activity;
+    if (change.memoryMib) this.memoryMib = change.memoryMib;
     if (change.rest) this.#take(change.rest);
     return changed;
   }
 
   #take(fleet) {
-    const { nodes, activity, ...rest } = fleet;
+    const { nodes, activity, memoryMib, ...rest } = fleet;
     this.rest = { ...NOTHING, ...rest };
   }
 }

@@ -164,7 +164,7 @@ function drawPanels() {
   const place = selected.lastIndexOf("/");
   const node = fleet.nodes.get(selected.slice(0, place));
   const gpu = node?.gpus.find((each) => String(each.index) === selected.slice(place + 1));
-  drawDetails(by("details"), { node, gpu, activity: fleet.activity }, palette, filters, () => choose(""));
+  drawDetails(by("details"), { node, gpu, activity: fleet.activity, memoryMib: fleet.memoryMib }, palette, filters, () => choose(""));
   by("columns").classList.toggle("wide", [...by("side").children].every((each) => each.hidden));
 }
 

@@ -216,7 +216,7 @@ function timeline(server) {
   return figure;
 }
 
-export function drawDetails(section, { node, gpu, activity }, palette, filters, close) {
+export function drawDetails(section, { node, gpu, activity, memoryMib }, palette, filters, close) {
   if (!gpu) return fill(section, "");
   const button = element("button", "close", "Close");
   button.type = "button";
@@ -246,7 +246,7 @@ export function drawDetails(section, { node, gpu, activity }, palette, filters, 
     layouts.append(element("dt", "", "Planned layout"), element("dd", "", planned));
     content.push(layouts);
   }
-  content.push(table(gpu, activity, palette, filters));
+  content.push(table(gpu, activity, memoryMib[gpu.uuid] ?? {}, palette, filters));
   if (node.images.length) {
     content.push(element("h3", "", `Images on ${node.name}`));
     const images = element("ul", "images");
@@ -284,10 +284,12 @@ function layout(parts) {
   return parts.map((part) => (part.label && Number.isInteger(part.start) ? `${part.label} at ${part.start}` : part.label)).join(", ");
 }
 
-function table(gpu, activity, palette, filters) {
+// Who uses what: memory by pod, of all its parts of the GPU, and activity, of its busiest one.
+function table(gpu, activity, memoryMib, palette, filters) {
+  const inAll = new Set(); // pods of which the memory is shown
   const made = element("table");
   const head = element("tr");
-  for (const name of ["Part", "Pod", "Activity"]) {
+  for (const name of ["Part", "Pod", "Memory", "Activity"]) {
     const cell = element("th", "", name);
     cell.scope = "col";
     head.append(cell);
@@ -309,8 +311,12 @@ function table(gpu, activity, palette, filters) {
       } else {
         cell.append(state);
       }
-      const active = pod?.pod ? activity[`${pod.namespace}/${pod.pod}`] : undefined;
-      row.append(cell, element("td", "", active === undefined ? (part.idle ? "idle" : "") : `${active} %`));
+      const name = pod?.pod ? `${pod.namespace}/${pod.pod}` : "";
+      const active = activity[name];
+      const used = inAll.has(name) ? undefined : memoryMib[name];
+      inAll.add(name);
+      row.append(cell, element("td", "", used === undefined ? "" : gib(used)));
+      row.append(element("td", "", active === undefined ? (part.idle ? "idle" : "") : `${active} %`));
       made.tBodies[0].append(row);
     }
   }
