@@ -68,6 +68,7 @@ NODE = "h100-1"
 NOT_WITH_VLLM = {
     "Age of the decision",
     "Images by state",
+    "Memory rows remapped",
     "Models read, by source",
     "Pending pods that no MIG layout can place",
     "Queries for rules of prometheus-adapter, by result",
@@ -77,7 +78,7 @@ NOT_WITH_VLLM = {
     "Wake-up queries, by result",
 }
 """Panels that docs/walkthroughs/vllm-on-3g40gb.md leaves empty: it has no quota, pending pod, ImageWarmup, autoscaler
-or rules of a prometheus-adapter, and its nodes share no models.
+or rules of a prometheus-adapter, its nodes share no models, and its simulated NVML remaps no rows.
 """
 NVIDIA_DASHBOARD = {
     "GPU Temperature": f"DCGM_FI_DEV_GPU_TEMP{CHOSEN}",

@@ -67,9 +67,11 @@ def test_promtool_objects_to_no_metric_but_to_what_is_dcgm_exporter_s() -> None:
     assert labels, "modelName is a label of DCGM exporter"
     assert {each.partition(" ")[0] for each in labels}.isdisjoint(each.name for each in OWN_METRICS)
     assert {each.partition(" ")[0] for each in objections - labels} == {
+        "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS",
         "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
         "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",
         "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+        "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
     }, "counters without `_total`"
 
 

@@ -60,6 +60,24 @@ NODES = Dashboard(
             ),
         ),
         Panel(
+            "Memory rows remapped",
+            "none",
+            (
+                (f"DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS{{{_NODE}}}", "GPU {{gpu}}, for corrected errors"),
+                (f"DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS{{{_NODE}}}", "GPU {{gpu}}, for uncorrected errors"),
+                (f"DCGM_FI_DEV_ROW_REMAP_PENDING{{{_NODE}}}", "GPU {{gpu}}, at its next reset"),
+                (f"DCGM_FI_DEV_ROW_REMAP_FAILURE{{{_NODE}}}", "GPU {{gpu}}, failed"),
+            ),
+            text="From Ampere on. A failed remapping means that NVIDIA replaces the board.",
+        ),
+        Panel(
+            "Used by processes of deleted pods",
+            "none",
+            ((f"tessera_device_orphaned{{{_NODE}}}", _DEVICE),),
+            text="1 while such a process has the device, which is not allocated until it exits.",
+        ),
+        Panel("MIG layout", "none", ((f"tessera_gpu_layout_info{{{_NODE}}}", "GPU {{gpu}}: {{layout}}"),)),
+        Panel(
             "Changes of MIG layouts in an hour",
             "none",
             ((f"increase(tessera_gpu_layout_changes_total{{{_NODE}}}[1h])", "GPU {{gpu}}"),),

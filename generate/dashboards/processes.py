@@ -72,6 +72,20 @@ PROCESSES = Dashboard(
         ),
         Panel("Time since a loop did its work", "s", (("tessera_loop_age_seconds", "{{instance}}: {{loop}}"),)),
         Panel(
+            "Without series, beyond a bound",
+            "none",
+            (
+                (
+                    (
+                        "max by (__name__) (tessera_exporter_containers_left_out or tessera_quota_left_out "
+                        "or tessera_model_servers_left_out)"
+                    ),
+                    "{{__name__}}",
+                ),
+            ),
+            text="Containers of a node, amounts of quotas, model servers of a namespace: what they use is not shown.",
+        ),
+        Panel(
             "Observation of GPUs",
             "s",
             (

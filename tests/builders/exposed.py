@@ -3,7 +3,7 @@
 from builders.usage import GPU, PARTITIONED, SMALL, allocation
 from tessera.api.prometheus.exposition import exposition
 from tessera.core.gpu.deviceids import DeviceId
-from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
+from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading, RemappedRows
 from tessera.core.usage.attribution import Owner, attribute_usage
 from tessera.core.usage.nodemetrics import DeviceStatus, GpuCounts, NodeUsage, node_families
 from tessera.core.usage.ownmetrics import LOOP_AGE, OWN_METRICS
@@ -22,6 +22,7 @@ def node_metrics(used_mib: int = 700) -> bytes:
     reading = GpuReading(
         memory_used_mib=used_mib, gpu_percent=30, sm_clock_mhz=1410, temperature_c=61, power_watts=250.5,
         energy_mj=1_000_000, clocks_event_reasons=0x24, ecc_corrected=1, ecc_uncorrected=0,
+        remapped_rows=RemappedRows(corrected=0, uncorrected=0, failed=False),
         processes=(ProcessReading(pid=7, memory_mib=used_mib, sm_percent=20),),
     )  # fmt: skip
     allocations = (allocation("busy", allocated_mib=2048), allocation("idle", allocated_mib=4096))

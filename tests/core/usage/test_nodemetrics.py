@@ -204,6 +204,8 @@ def test_counts_of_memory_errors_go_on_when_the_pod_has_ended() -> None:
     after = node_families(usage(msgspec.structs.replace(FULL, ecc_uncorrected=1)))
     assert dict(values(during, total, "UUID", "pod")) == {("GPU-0", ""): 0}
     assert dict(values(after, total, "UUID", "pod")) == {("GPU-0", ""): 1}
+    energy = dict(values(during, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "UUID", "pod_uid"))
+    assert energy == {("GPU-0", ""): FULL.energy_mj}, "with a pod's labels that of short jobs would be lost"
 
 
 def test_the_memory_of_a_gpu_is_that_of_the_whole_whatever_its_instances_take() -> None:

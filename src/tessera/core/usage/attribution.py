@@ -132,7 +132,7 @@ def attribute_usage(
     """
     reading = discard_implausible(reading, facts)
     by_device = defaultdict[DeviceId, list[ContainerDevice]](list)
-    for allocation in _merged(allocations):
+    for allocation in _merge_allocations(allocations):
         by_device[allocation.device].append(allocation)
     if facts.layout is None:
         device = DeviceUsage(
@@ -142,7 +142,9 @@ def attribute_usage(
             gpu_percent=reading.gpu_percent,
             activity=reading.activity,
         )
-        devices = [_with_containers(device, by_device[device.device], reading.processes, owners, most_mib(facts))]
+        devices = [
+            _attribute_to_containers(device, by_device[device.device], reading.processes, owners, most_mib(facts))
+        ]
     else:
         devices = []
         measured = {each.placement: each for each in reading.instances}
@@ -155,12 +157,12 @@ def attribute_usage(
                 used_mib=None if own is None else own.memory_used_mib,
                 activity=None if own is None else own.activity,
             )
-            on = None if own is None else _on_instance(instance, reading.processes)
-            devices.append(_with_containers(device, by_device[device.device], on, owners, most_mib(instance)))
+            on = None if own is None else _select_processes(instance, reading.processes)
+            devices.append(_attribute_to_containers(device, by_device[device.device], on, owners, most_mib(instance)))
     return GpuUsage(facts=facts, reading=reading, devices=tuple(devices))
 
 
-def _merged(allocations: Iterable[ContainerDevice]) -> Iterable[ContainerDevice]:
+def _merge_allocations(allocations: Iterable[ContainerDevice]) -> Iterable[ContainerDevice]:
     """Return each container once for each of its devices, sorted, with its total allocation of it."""
     found: dict[tuple[tuple[str, str], DeviceId], ContainerDevice] = {}
     for each in dict.fromkeys(allocations):
@@ -175,14 +177,16 @@ def _merged(allocations: Iterable[ContainerDevice]) -> Iterable[ContainerDevice]
     return sorted(found.values(), key=lambda each: (each.namespace, each.pod, each.container, each.uid))
 
 
-def _on_instance(instance: Instance, processes: tuple[ProcessReading, ...] | None) -> tuple[ProcessReading, ...] | None:
+def _select_processes(
+    instance: Instance, processes: tuple[ProcessReading, ...] | None
+) -> tuple[ProcessReading, ...] | None:
     """Return the processes on an instance; None if they are unknown, or the instance of one of them is."""
     if processes is None or any(each.gpu_instance is None for each in processes):
         return None
     return tuple(each for each in processes if each.gpu_instance == instance.gpu_instance)
 
 
-def _with_containers(
+def _attribute_to_containers(
     device: DeviceUsage,
     allocations: list[ContainerDevice],
     processes: Sequence[ProcessReading] | None,
@@ -210,7 +214,7 @@ def _with_containers(
         owner = None if owners is None else owners[process.pid]
         if owner is not None:
             own[owner.uid, owner.container].append(process)
-    containers = tuple(_use_of(allocation, allocations, own, most_mib) for allocation in allocations)
+    containers = tuple(_attribute_to_container(allocation, allocations, own, most_mib) for allocation in allocations)
     known = [each.memory_mib for each in containers if each.memory_mib is not None]
     if sum(known) > most_mib + len(processes):
         containers = tuple(msgspec.structs.replace(each, memory_mib=None) for each in containers)
@@ -238,7 +242,7 @@ def _ended_percent(
     return None if running else device.busy_percent
 
 
-def _use_of(
+def _attribute_to_container(
     allocation: ContainerDevice,
     allocations: list[ContainerDevice],
     by_container: Mapping[tuple[str, str], list[ProcessReading]],

@@ -19,7 +19,7 @@ HistoryKey: TypeAlias = tuple[tuple[str, str], DeviceId]
 
 
 class UsageHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """A container's usage of a device."""
+    """What a container used of a device since it was first observed."""
 
     last_s: float
     """When it was last observed, on the caller's clock."""

@@ -267,7 +267,7 @@ def _request(container: ContainerReport, device: DeviceReport) -> tuple[str, str
     return container.name, device.profile, container.exclusive
 
 
-def _together(alike: list[ContainerReport]) -> ContainerReport:
+def _join_usage(alike: list[ContainerReport]) -> ContainerReport:
     """Return the usage by which the devices of a request are judged: the largest of all.
 
     Where it is unknown on one of them, only too little memory is advice.
@@ -297,7 +297,7 @@ def _recommendations(reports: Iterable[UsageReport]) -> Iterator[Recommendation]
         for device in (device for gpu in report.gpus for device in gpu.devices):
             for each in (each for each in device.containers if not (each.replica or _whole(each, device))):
                 alike[_request(each, device)].append(each)
-        together = {key: _together(each) for key, each in alike.items()}
+        together = {key: _join_usage(each) for key, each in alike.items()}
         for gpu in report.gpus:
             for device in gpu.devices:
                 for own in device.containers:

@@ -56,7 +56,7 @@ class DeviceReport(msgspec.Struct, frozen=True, kw_only=True):
     used_mib: int | None = None
     gpu_percent: float | None = None
     ended_percent: float | None = None
-    """Load of a shared device by processes that have ended, of any of its containers."""
+    """Load of a shared device by processes that exited, of any of its containers."""
     containers: tuple[ContainerReport, ...] = ()
 
 

@@ -24,6 +24,7 @@ from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import Instance
 from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.readings import RemappedRows
 from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import Conflict, TesseraError
 from tessera.log import Logger, logger
@@ -210,6 +211,7 @@ class EmbeddedNode:
                 temperature_c=round(34 + 40 * load),
                 power_watts=round(watts, 1),
                 energy_mj=self._energy_mj[uuid],
+                remapped_rows=RemappedRows(corrected=0, uncorrected=0, failed=False),
                 clocks_event_reasons=_POWER_CAP if capped else 0,
                 ecc_corrected=0,
                 ecc_uncorrected=0,
