@@ -1,10 +1,12 @@
 """Files are read whole up to what such a file can be, and not at all beyond."""
 
+import os
+import socket
 from pathlib import Path
 
 import pytest
 
-from tessera.agent.nodefiles import read_file, require_room
+from tessera.agent.nodefiles import read_file, read_regular, remove_any, require_room
 from tessera.errors import InvalidInput
 
 MIB = 1 << 20
@@ -31,3 +33,27 @@ def test_room_is_where_a_file_can_be_written_and_no_file_is_left(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FileNotFoundError):
         require_room(tmp_path / "absent", 1)
+
+
+def test_what_is_no_file_of_our_own_is_not_read_and_whatever_it_is_removed(socket_folder: Path) -> None:
+    top = socket_folder
+    names = ("file", "pipe", "folder", "device", "nothing", "socket")
+    file, pipe, folder, device, nothing, other = (top / name for name in names)
+    file.write_bytes(b"content")
+    os.mkfifo(pipe)
+    (folder / "x").mkdir(parents=True)
+    device.symlink_to("/dev/zero")
+    nothing.symlink_to("gone")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(other))
+    assert read_regular(file) == b"content"
+    for path in (pipe, folder, device, nothing):
+        with pytest.raises(OSError, match="not a regular file"):
+            read_regular(path)
+    with pytest.raises(OSError, match="No such device"):
+        read_regular(other)
+    for path in (top / name for name in (*names, "absent")):
+        remove_any(path)
+    assert list(top.iterdir()) == []
+    with pytest.raises(FileNotFoundError):
+        read_regular(file)

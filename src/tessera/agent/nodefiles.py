@@ -3,12 +3,25 @@
 import contextlib
 import errno
 import os
+import shutil
+import stat
 import tempfile
 from pathlib import Path
 
 from tessera.errors import UNDECODABLE, InvalidInput
 
-__all__ = ["LARGEST_SPEC", "UNREADABLE", "first_line", "printable", "read_file", "require_room", "write_through"]
+__all__ = [
+    "LARGEST_SPEC",
+    "UNREADABLE",
+    "first_line",
+    "open_regular",
+    "printable",
+    "read_file",
+    "read_regular",
+    "remove_any",
+    "require_room",
+    "write_through",
+]
 
 LARGEST_SPEC = 8 << 20
 """Largest CDI specification; one GPU with its libraries takes a few thousand bytes."""
@@ -34,6 +47,48 @@ def read_file(path: Path, most_bytes: int = 1 << 20) -> bytes:
     if len(content) > most_bytes:
         raise InvalidInput(printable(path), found=f"it has more than {most_bytes >> 20} MiB", hint="divide it")
     return content
+
+
+def open_regular(path: str | Path) -> int:
+    """Return the descriptor of a regular file, which the caller closes; a pipe or a device is never waited for.
+
+    Raises:
+        OSError: it cannot be opened, or is something else, such as a symbolic link.
+
+    """
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise _not_regular(path) from error
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise _not_regular(path)
+    return number
+
+
+def _not_regular(path: str | Path) -> OSError:
+    return OSError(errno.EINVAL, "not a regular file", str(path))
+
+
+def read_regular(path: Path) -> bytes:
+    """Return the content of a file of our own.
+
+    Raises:
+        OSError: as of `open_regular`.
+
+    """
+    with os.fdopen(open_regular(path), "rb") as file:
+        return file.read()
+
+
+def remove_any(path: Path) -> None:
+    """Remove what is at a path of our own, if anything, whatever it is; a link is not followed."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def first_line(path: Path) -> str:
@@ -72,7 +127,7 @@ def write_through(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
+        raise _not_regular(path)
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.api.kubernetes.times import read_time
 from tessera.cli import main
@@ -158,6 +159,22 @@ def test_list_shows_the_revisions(top: Path, source: Path) -> None:
     assert rows[0]["unverified_bytes"] == rows[0]["bytes"], "a folder has no checksums"
     (top / "none").mkdir()
     assert document("list", top / "none") == []
+
+
+def test_verify_leaves_out_what_another_process_evicts_meanwhile(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = ModelFolder(top)
+    current = folder.current()
+    (other,) = {*folder.names()} - {current}
+
+    class Evicting(ChunkReads):
+        def open(self, path: str) -> int:
+            if (folder.versions / other).exists():
+                folder.evict(other)
+            return super().open(path)
+
+    monkeypatch.setattr("tessera.cli.storage.models.ChunkReads", Evicting)
+    got = run("verify", top)
+    assert (got.exit_code, got.stdout, got.stderr) == (0, "", "verified 1 revision: no file is damaged\n")
 
 
 def test_verify_names_damaged_files(top: Path, source: Path) -> None:

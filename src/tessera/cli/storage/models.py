@@ -1,5 +1,6 @@
 """`tessera models`: copies of models on this machine's disk, synced with a bucket, a server or a folder."""
 
+import contextlib
 import functools
 import gc
 import os
@@ -145,7 +146,10 @@ def verify_command(folder: Path, revision: str, output: str) -> None:
     """Compare each file in DST with its digest. Exits 1 and names the files that differ."""
     opened, reads = open_folder(folder), ChunkReads()
     opened.refuse_broken()
-    damaged = {name: opened.damaged(name, reads) for name in opened.select(revision)}
+    damaged = {}
+    for name in opened.select(revision):
+        with contextlib.suppress(FileNotFoundError):  # another process has evicted it meanwhile
+            damaged[name] = opened.damaged(name, reads)
     count = sum(map(len, damaged.values()))
     rows = [
         {"revision": name, "damaged": [{"file": path, "problem": problem} for path, problem in files.items()]}

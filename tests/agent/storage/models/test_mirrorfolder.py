@@ -1,5 +1,6 @@
 """Plain files as a store's: whatever was there, whatever lies in the way."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -7,13 +8,14 @@ import msgspec
 import pytest
 
 from harness.kills import Changes, not_killed
-from harness.modelsyncs import FIRST, QUICK, SECOND, contents
+from harness.modelsyncs import FIRST, QUICK, SECOND, contents, run
 from tessera.agent.storage.models.mirror import sync_mirror
 from tessera.agent.storage.models.mirrorfolder import MirrorFolder
+from tessera.agent.storage.models.opening import open_folder
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.clients.store import MemoryStore
 from tessera.core.storage.models.paths import NOTES
-from tessera.errors import Conflict
+from tessera.errors import Conflict, InvalidInput
 
 
 def test_a_file_becomes_a_folder_and_the_other_way_round(tmp_path: Path) -> None:
@@ -74,6 +76,48 @@ def test_what_arrived_before_a_crash_is_brought_in_by_the_next(tmp_path: Path) -
         assert contents(tmp_path) == SECOND
     done = sync_mirror(MemoryStore(SECOND), tmp_path, QUICK)
     assert done.bytes == 0
+
+
+def test_a_mirror_whose_first_install_was_interrupted_is_a_mirror(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    killed_at = 0
+    while True:
+        killed_at += 1
+        shutil.rmtree(top, ignore_errors=True)
+        changes = Changes(lambda: None, killed_at)
+        with changes.observed():
+            sync_mirror(MemoryStore(FIRST), top, QUICK)
+        if not changes.is_killed:
+            break
+        with not_killed():
+            arrived = bool({"mirror.json", "mirror-next.json"} & {each.name for each in (top / NOTES).glob("*")})
+            assert isinstance(open_folder(top), MirrorFolder) is arrived
+            if arrived:
+                with pytest.raises(Conflict, match="it is a mirror: use --mirror there"):
+                    run(MemoryStore(FIRST), top)
+            sync_mirror(MemoryStore(FIRST), top, QUICK)
+            assert contents(top) == FIRST
+            assert {each.name for each in (top / NOTES).iterdir()} == {"mirror.json", "lock", "staging"}
+
+
+def test_revisions_beside_what_an_interrupted_mirror_left_are_revisions(tmp_path: Path) -> None:
+    revision = run(MemoryStore(FIRST), tmp_path).revision
+    (tmp_path / NOTES / "mirror-next.json").write_bytes(b"{}")
+    assert open_folder(tmp_path).names() == [revision]
+    assert run(MemoryStore(FIRST), tmp_path).revision == revision
+
+
+@pytest.mark.parametrize("what", ["a pipe", "a link to nothing", "a folder"])
+def test_what_is_no_manifest_of_a_mirror_is_named_and_not_waited_for(what: str, tmp_path: Path) -> None:
+    sync_mirror(MemoryStore(FIRST), tmp_path, QUICK)
+    path = tmp_path / NOTES / "mirror.json"
+    path.unlink()
+    {"a pipe": os.mkfifo, "a link to nothing": lambda path: path.symlink_to("x"), "a folder": Path.mkdir}[what](path)
+    folder = open_folder(tmp_path)
+    with pytest.raises(InvalidInput, match=r"it cannot be read \(not a regular file\): remove it, then sync again"):
+        folder.revisions()
+    path.rmdir() if what == "a folder" else path.unlink()
+    assert sync_mirror(MemoryStore(FIRST), tmp_path, QUICK).bytes == 0
 
 
 def test_a_mirror_killed_at_each_change_has_whole_files_of_one_state_or_the_other(tmp_path: Path) -> None:

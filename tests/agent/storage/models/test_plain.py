@@ -1,7 +1,11 @@
 """Files compared with their manifest."""
 
+import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from harness.modelsyncs import CONTENTS, LARGE, content, run
 from tessera.agent.storage.models.chunkreads import ChunkReads
@@ -11,6 +15,7 @@ from tessera.agent.storage.models.plain import damaged_files
 from tessera.clients.store import MemoryStore
 from tessera.core.storage.models.revisions import CHUNK_BYTES
 from tessera.core.storage.models.verifications import Verification
+from tessera.errors import Unavailable
 
 
 def test_damage_is_found_and_mended(tmp_path: Path) -> None:
@@ -65,7 +70,8 @@ def test_what_is_removed_while_it_is_read_is_not_damaged(tmp_path: Path) -> None
                 folder.evict(first)
             return super().open(path)
 
-    folder.damaged(first, Evicting())
+    with pytest.raises(FileNotFoundError, match="evicted meanwhile"):
+        folder.damaged(first, Evicting())
     assert not (tmp_path / ".tessera/verified" / f"{first}.json").exists()
 
 
@@ -77,3 +83,25 @@ def test_gits_own_ids_of_files_are_verified(tmp_path: Path) -> None:
         assert checksum
         checksum.update(memoryview(data))
         assert checksum.hexdigest() == said.stdout.strip()
+
+
+OTHERS: dict[str, Callable[[Path], None]] = {
+    "a pipe": os.mkfifo,
+    "a link to a device without end": lambda path: path.symlink_to("/dev/zero"),
+    "a folder": Path.mkdir,
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_what_is_no_regular_file_is_damaged_not_waited_for_and_mended(other: str, tmp_path: Path) -> None:
+    store = MemoryStore(CONTENTS)
+    revision = run(store, tmp_path).revision
+    folder, path = ModelFolder(tmp_path), tmp_path / "current/config.json"
+    path.unlink()
+    OTHERS[other](path)
+    with pytest.raises(Unavailable, match=r"config\.json: not a regular file: sync again"):
+        folder.warm(revision)
+    assert folder.damaged(revision, ChunkReads()).keys() == {"config.json"}
+    run(store, tmp_path)
+    assert (content(tmp_path / "current"), folder.damaged(revision, ChunkReads())) == (CONTENTS, {})
+    assert folder.warm(revision) == sum(map(len, CONTENTS.values()))

@@ -1,6 +1,7 @@
 """What is known of revisions: manifests, verifications, pins."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def test_a_manifest_of_another_revision_is_refused_and_the_records_go_with_the_r
     store.contents["a"] = b"2"
     second = run(store, tmp_path).revision
     manifests = tmp_path / ".tessera" / "manifests"
-    os.utime(manifests / f"{first}.json")
+    os.utime(manifests / f"{first}.json", (4e9, 4e9))  # the clock of files is coarse
     assert folder.records.names() == [first, second]
     (manifests / f"{first}.json").write_bytes((manifests / f"{second}.json").read_bytes())
     with pytest.raises(InvalidInput, match=f"it has the manifest of {second}, not of {first}"):
@@ -59,3 +60,45 @@ def test_what_a_kill_left_beside_the_records_is_removed_by_the_next_that_locks_t
     with ModelFolder(tmp_path).locked():
         assert [path for path in left if path.exists()] == []
     assert ModelFolder(tmp_path).names() == [revision]
+
+
+NO_MANIFESTS: dict[str, Callable[[Path], object]] = {
+    "a pipe": os.mkfifo,
+    "a link to nothing": lambda path: path.symlink_to("nothing"),
+    "a link to a device without end": lambda path: path.symlink_to("/dev/zero"),
+    "a folder": lambda path: (path / "x").mkdir(parents=True),
+}
+
+
+@pytest.mark.parametrize("current", [True, False], ids=["current", "former"])
+@pytest.mark.parametrize("other", NO_MANIFESTS)
+def test_what_is_no_manifest_is_named_not_waited_for_and_replaced_by_the_next_sync(
+    other: str, current: bool, tmp_path: Path
+) -> None:
+    store, folder = MemoryStore({"a": b"1"}), ModelFolder(tmp_path)
+    first = run(store, tmp_path).revision
+    store.contents["a"] = b"2"
+    second = run(store, tmp_path).revision
+    broken, whole = (second, first) if current else (first, second)
+    for kind in ("manifests", "verified"):
+        path = tmp_path / ".tessera" / kind / f"{broken}.json"
+        path.unlink()
+        NO_MANIFESTS[other](path)
+    with pytest.raises(InvalidInput, match=r"it cannot be read \(not a regular file\): remove it, then sync again"):
+        folder.refuse_broken()
+    assert [each.revision for each in folder.revisions()] == [whole]
+    assert folder.records.verification(broken) == Verification()
+    assert run(store, tmp_path).revision == second
+    folder.refuse_broken()
+    assert (folder.current(), set(folder.names())) == (second, {first, second} if current else {second})
+
+
+def test_what_somebody_else_put_among_the_records_stops_no_sync(tmp_path: Path) -> None:
+    store = MemoryStore({"a": b"1"})
+    revision = run(store, tmp_path).revision
+    notes = tmp_path / ".tessera"
+    for kind in ("manifests", "verified", "images"):
+        (notes / kind / "foreign" / "x").mkdir(parents=True)
+    (notes / "staging" / "foreign").touch()
+    assert run(store, tmp_path).revision == revision
+    assert list(notes.rglob("foreign")) == []

@@ -10,6 +10,7 @@ current -> versions/REVISION      switched atomically
 """
 
 import contextlib
+import errno
 import re
 import shutil
 import time
@@ -18,10 +19,12 @@ from pathlib import Path
 
 import msgspec
 
+from tessera.agent.nodefiles import remove_any
 from tessera.agent.storage.models.chunkfiles import sync_file_system
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.forms import PackedRevision, PlainRevision, RevisionForm
 from tessera.agent.storage.models.inuse import revisions_in_use
+from tessera.agent.storage.models.mirrorfolder import MirrorFolder
 from tessera.agent.storage.models.records import RevisionRecords
 from tessera.agent.storage.models.syncedfolder import Revision, SyncedFolder
 from tessera.clients.disks import ErofsMounts, HostErofsMounts
@@ -54,7 +57,7 @@ class ModelFolder(SyncedFolder):
         self._trash = self.notes / "trash"
 
     def _refuse_other_form(self) -> None:
-        if (self.notes / "mirror.json").exists():
+        if MirrorFolder(self.top).exists:
             raise Conflict(str(self.top), found="it is a mirror", hint="use --mirror there")
 
     def _own_folders(self) -> tuple[Path, ...]:
@@ -72,7 +75,7 @@ class ModelFolder(SyncedFolder):
                 self.form(path.name).remove(self._trash)
         images = (path for path in self._images.iterdir() if not self.records.has(path.stem))
         for path in (*images, *self.records.leftovers()):
-            path.unlink()
+            remove_any(path)
         self.mount_images()
 
     # Forms
@@ -117,10 +120,11 @@ class ModelFolder(SyncedFolder):
         found: dict[str, Manifest | InvalidInput] = {}
         for name in self.records.names():
             if (self.versions / name).is_dir():
-                try:
-                    found[name] = self.records.manifest(name)
-                except InvalidInput as error:
-                    found[name] = error
+                with contextlib.suppress(FileNotFoundError):  # it was evicted just now
+                    try:
+                        found[name] = self.records.manifest(name)
+                    except InvalidInput as error:
+                        found[name] = error
         return found
 
     def refuse_broken(self) -> None:
@@ -183,17 +187,23 @@ class ModelFolder(SyncedFolder):
         """Return the damaged files of a revision, by their paths, and record them.
 
         Without `reads` their sizes alone are compared, and those that were damaged before still are.
+
+        Raises:
+            InvalidInput: its manifest is broken.
+            FileNotFoundError: it is not there, or was evicted meanwhile.
+
         """
         records = self.records
         damaged = self.form(revision).damaged(records.manifest(revision), reads)
         if reads is None:
             return dict.fromkeys(records.verification(revision).damaged, "damaged when it was verified") | damaged
-        if records.has(revision) and (self.versions / revision).is_dir():  # it may have been evicted meanwhile
-            with contextlib.suppress(OSError):  # a disk that cannot be written can be compared
-                records.write_verification(revision, Verification(time.time(), tuple(damaged)))
-                for other in self.manifests().keys() - {revision} if damaged else ():  # they may share the files
-                    former = records.verification(other)
-                    records.write_verification(other, msgspec.structs.replace(former, at_s=0.0))
+        if not (records.has(revision) and (self.versions / revision).is_dir()):
+            raise FileNotFoundError(errno.ENOENT, "the revision was evicted meanwhile", str(self.versions / revision))
+        with contextlib.suppress(OSError):  # a disk that cannot be written can be compared
+            records.write_verification(revision, Verification(time.time(), tuple(damaged)))
+            for other in self.manifests().keys() - {revision} if damaged else ():  # they may share the files
+                former = records.verification(other)
+                records.write_verification(other, msgspec.structs.replace(former, at_s=0.0))
         return damaged
 
     def warm(self, revision: str) -> int:

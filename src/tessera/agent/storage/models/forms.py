@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from tessera.agent.nodefiles import remove_any
 from tessera.agent.storage.models.chunkfiles import sync_file_system
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.packed import copy_out, damaged_in_image, layout_of, read_ahead, write_image
@@ -133,6 +134,8 @@ class PlainRevision:
                 target = self._folder / file.path
                 if (files / file.path).lstat().st_ino != _inode(target):
                     target.parent.mkdir(parents=True, exist_ok=True)
+                    if target.is_dir():
+                        remove_any(target)
                     (files / file.path).replace(target)
             records.write(manifest)
             sync_file_system(self._folder)

@@ -16,8 +16,9 @@ from tessera.agent.nodefiles import write_through
 from tessera.agent.storage.models.chunkfiles import sync_file_system
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.plain import damaged_files, warm
+from tessera.agent.storage.models.records import read_own_manifest
 from tessera.agent.storage.models.syncedfolder import Revision, SyncedFolder
-from tessera.api.tessera.storage.modelmanifests import read_manifest, write_manifest
+from tessera.api.tessera.storage.modelmanifests import write_manifest
 from tessera.core.storage.models.revisions import Manifest
 from tessera.core.storage.models.syncplans import parents_of
 from tessera.errors import Conflict
@@ -40,7 +41,7 @@ class MirrorFolder(SyncedFolder):
         self._incoming = self.notes / "arriving"
 
     def _refuse_other_form(self) -> None:
-        if any((self.notes / "manifests").glob("*.json")):
+        if self._has_revisions:
             raise Conflict(str(self.top), found="it is a folder of revisions", hint="leave out --mirror")
 
     def _own_folders(self) -> tuple[Path, ...]:
@@ -65,8 +66,12 @@ class MirrorFolder(SyncedFolder):
 
     @property
     def exists(self) -> bool:
-        """Whether it is a mirror."""
-        return self._stored.exists()
+        """Whether it is a mirror, also one whose first install was interrupted."""
+        return os.path.lexists(self._stored) or (os.path.lexists(self._next) and not self._has_revisions)
+
+    @property
+    def _has_revisions(self) -> bool:
+        return any((self.notes / "manifests").glob("*.json"))
 
     def manifest(self) -> Manifest | None:
         """Return the manifest; None where this is not a mirror yet.
@@ -216,7 +221,10 @@ class MirrorFolder(SyncedFolder):
 
 
 def _read(path: Path) -> Manifest | None:
-    return read_manifest(path.read_bytes(), subject=str(path)) if path.exists() else None
+    try:
+        return read_own_manifest(path)
+    except FileNotFoundError:
+        return None
 
 
 def _is_folder(path: Path, *, missing: bool = False) -> bool:

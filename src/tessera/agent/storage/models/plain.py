@@ -5,10 +5,12 @@ import os
 import stat
 from pathlib import Path
 
+from tessera.agent.nodefiles import open_regular
 from tessera.agent.storage.models.chunkfiles import aligned_buffer
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.digests import chunk_digest, chunk_mismatch, matches, start_checksum
 from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject, chunk_count, chunk_range
+from tessera.errors import Unavailable
 
 __all__ = ["adopted_file", "damaged_files", "warm"]
 
@@ -34,10 +36,9 @@ def adopted_file(path: Path, expected: StoredObject) -> ModelFile | None:
     """Return a file on disk as an object, by its size and the store's checksum; None if it differs."""
     checksum, digests = start_checksum(expected.checksum, expected.size), []
     try:
-        status = path.lstat()
-        if checksum is None or not stat.S_ISREG(status.st_mode) or status.st_size != expected.size:
+        if checksum is None or path.lstat().st_size != expected.size:
             return None
-        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        number = open_regular(path)
     except OSError:
         return None
     with os.fdopen(number, "rb", buffering=0) as source:
@@ -82,10 +83,20 @@ def _problem(path: str, file: ModelFile, reads: ChunkReads | None, since_ns: int
 
 
 def warm(top: Path, manifest: Manifest) -> int:
-    """Read all files into the page cache and return their bytes."""
+    """Read all files into the page cache and return their bytes.
+
+    Raises:
+        Unavailable: a file is missing, or no regular one.
+
+    """
     total = 0
     for file in manifest.files:
-        with (top / file.path).open("rb", buffering=0) as source:
+        try:
+            number = open_regular(top / file.path)
+        except OSError as error:
+            found, fix = error.strerror or str(error), "sync again, which fetches it"
+            raise Unavailable(str(top / file.path), found=found, hint=fix) from error
+        with os.fdopen(number, "rb", buffering=0) as source:
             os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
             buffer = bytearray(2**20)
             while count := source.readinto(buffer):

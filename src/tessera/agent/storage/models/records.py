@@ -1,12 +1,13 @@
 """What Tessera knows of the revisions in a folder, as files: manifests, verifications, pins."""
 
+import contextlib
 import os
 import re
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from tessera.agent.nodefiles import write_through
+from tessera.agent.nodefiles import read_regular, remove_any, write_through
 from tessera.api.tessera.storage.modelmanifests import (
     read_manifest,
     read_verification,
@@ -17,9 +18,28 @@ from tessera.core.storage.models.revisions import Manifest
 from tessera.core.storage.models.verifications import Verification
 from tessera.errors import InvalidInput
 
-__all__ = ["RevisionRecords"]
+__all__ = ["RevisionRecords", "read_own_manifest"]
 
 _NAME = re.compile(r"[0-9a-f]{64}")
+
+
+def read_own_manifest(path: Path) -> Manifest:
+    """Return the manifest in a file of a folder's metadata.
+
+    Raises:
+        InvalidInput: it is broken, or no regular file.
+        FileNotFoundError: there is none.
+
+    """
+    try:
+        content = read_regular(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise InvalidInput(
+            str(path), found=f"it cannot be read ({error.strerror})", hint="remove it, then sync again"
+        ) from error
+    return read_manifest(content, subject=str(path))
 
 
 class RevisionRecords:
@@ -43,24 +63,29 @@ class RevisionRecords:
 
     def names(self) -> list[str]:
         """Return the revisions that have a manifest, the most recently used first."""
-        paths = [path for path in self._manifests.glob("*.json") if _NAME.fullmatch(path.stem)]
-        return [path.stem for path in sorted(paths, key=lambda path: (-path.stat().st_mtime, path.name))]
+        found = []
+        for path in self._manifests.glob("*.json"):
+            if _NAME.fullmatch(path.stem):
+                with contextlib.suppress(FileNotFoundError):  # it was evicted just now
+                    found.append((-path.lstat().st_mtime, path.stem))
+        return [name for _, name in sorted(found)]
 
     def has(self, revision: str) -> bool:
         """Return whether a revision has a manifest."""
-        return self._manifest(revision).exists()
+        return os.path.lexists(self._manifest(revision))
 
     def manifest(self, revision: str) -> Manifest:
         """Return a revision's manifest.
 
         Raises:
             InvalidInput: it is broken, or another revision's.
+            FileNotFoundError: there is none.
 
         """
         path = self._manifest(revision)
         known = _identity(path)
         if known not in self._read:
-            manifest = read_manifest(path.read_bytes(), subject=str(path))
+            manifest = read_own_manifest(path)
             if manifest.revision != revision:
                 raise InvalidInput(
                     str(path),
@@ -73,20 +98,20 @@ class RevisionRecords:
     def write(self, manifest: Manifest) -> None:
         """Write the manifest of a revision that was fetched, and so verified, just now."""
         path = self._manifest(manifest.revision)
-        write_through(path, write_manifest(manifest))
+        _replace(path, write_manifest(manifest))
         self._read[_identity(path)] = manifest
         self.write_verification(manifest.revision, Verification(time.time()))
 
     def verification(self, revision: str) -> Verification:
         """Return the last comparison of a revision with its digests."""
         try:
-            return read_verification((self._verified / f"{revision}.json").read_bytes())
+            return read_verification(read_regular(self._verified / f"{revision}.json"))
         except OSError:
             return Verification()
 
     def write_verification(self, revision: str, verification: Verification) -> None:
         """Write the last comparison of a revision with its digests."""
-        write_through(self._verified / f"{revision}.json", write_verification(verification))
+        _replace(self._verified / f"{revision}.json", write_verification(verification))
 
     def last_used_s(self, revision: str) -> float:
         """Return when a revision was used last, in seconds since 1970."""
@@ -122,8 +147,8 @@ class RevisionRecords:
 
     def remove(self, revision: str) -> None:
         """Remove the records of a revision that is gone."""
-        self._manifest(revision).unlink()
-        (self._verified / f"{revision}.json").unlink(missing_ok=True)
+        for folder in (self._manifests, self._verified):
+            remove_any(folder / f"{revision}.json")
         self.pin(revision, pinned=False)
 
     def leftovers(self) -> Iterator[Path]:
@@ -137,7 +162,14 @@ class RevisionRecords:
         return self._manifests / f"{revision}.json"
 
 
+def _replace(path: Path, content: bytes) -> None:
+    """Write a record in place of the former one, or of what else is there."""
+    if not path.is_file():
+        remove_any(path)
+    write_through(path, content)
+
+
 def _identity(path: Path) -> tuple[str, int, int]:
     """Return the identity of a manifest's file; it changes whenever the manifest is replaced."""
-    status = path.stat()
+    status = path.lstat()
     return path.stem, status.st_ino, status.st_size

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from tessera.agent.nodefiles import remove_any
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.core.storage.models.paths import NOTES
 from tessera.errors import Conflict, InvalidInput, Unavailable, shown
@@ -183,7 +184,7 @@ class SyncedFolder(abc.ABC):
         """Remove what earlier syncs left unfinished, except that of one plan."""
         for path in self.staging.iterdir():
             if path.name != keep:
-                shutil.rmtree(path)
+                remove_any(path)
 
     def staged_bytes(self) -> int:
         """Return what the removal of all that earlier syncs left unfinished frees."""

@@ -45,7 +45,7 @@ class DesiredModel(msgspec.Struct, frozen=True, kw_only=True):
     pack: Pack = "Never"
     verification: ChecksumRule = "IfGiven"
     has_pending_pods: bool = False
-    """Whether pods wait for it that the node could run, had it the model."""
+    """Whether pods without a node request it, whatever else they need, and the node does not have it."""
     verify_interval_s: int = 0
     """Interval in which a revision on the disk is compared with its digests; 0 for never."""
 
