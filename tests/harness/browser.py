@@ -29,6 +29,10 @@ def find_browser() -> str | None:
     return next((found for name in _NAMES if (found := shutil.which(name))), None)
 
 
+class Navigated(Exception):
+    """The page changed while the browser evaluated something on it."""
+
+
 class Tab:
     """One page."""
 
@@ -65,6 +69,8 @@ class Tab:
         await self._socket.send_json({"id": number, "method": method, "params": given})
         async with asyncio.timeout(_DEADLINE_S):
             found = await answer
+        if "navigated" in str(found.get("error")):
+            raise Navigated
         assert "error" not in found, f"{method}: {found['error']}"
         return found["result"]
 
@@ -95,10 +101,13 @@ class Tab:
         return found["result"].get("value")
 
     async def until(self, script: str, deadline_s: float = 120.0) -> None:
-        """Return when an expression is true."""
+        """Return when an expression is true, on this page or on the one that is loading."""
         async with asyncio.timeout(deadline_s):
-            while not await self.run(f"Boolean({script})"):
-                await self.run("new Promise(done => setTimeout(done, 20))")
+            while True:
+                with contextlib.suppress(Navigated):
+                    if await self.run(f"Boolean({script})"):
+                        return
+                    await self.run("new Promise(done => setTimeout(done, 20))")
 
     async def press(self, key: str) -> None:
         """Press a key and let it go."""

@@ -99,7 +99,7 @@ async def test_requests_are_answered_while_a_large_report_is_read(kube: MemoryKu
         await asyncio.sleep(0)
         turns += 1
     assert (await reading).reports == (large,)
-    assert turns > 100
+    assert turns > 20  # where it blocks, it is a handful
 
 
 async def test_what_is_no_report_and_who_may_not_ask_are_reported(kube: MemoryKube) -> None:
