@@ -1,6 +1,7 @@
 """Assignments that pods exchange until they say what each pod has."""
 
 import random
+import shutil
 from collections import Counter
 
 import pytest
@@ -228,6 +229,27 @@ async def test_a_pod_that_ran_starts_with_what_it_is_answered_when_it_is_admitte
         assert node.assigned(name)[0]["gpu"] == gpu
     assert node.plugins.shares.unassigned == {}
     assert node.plugins.gate.refusals.double_allocations() == ()
+
+
+async def test_what_a_pod_had_before_it_was_admitted_again_counts_while_it_has_processes(node: Node) -> None:
+    """A kubelet that admits a running container again would hand its GPU on."""
+    await node.offer((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY))
+    main = Container(name="main", limits=((NEED, 12),))
+    node.assign("a", 12, share(0, 12288))
+    await node.run("a", NEED, 12)
+    status = {"phase": "Running", "containerStatuses": [{"name": "main", "containerID": "containerd://1"}]}
+    node.pods["default", "a"] = node.watched["default", "a"] = {**node.pods["default", "a"], "status": status}
+    process = node.process_of("a")
+    node.kubelet.lose_record()
+    node.assign("b", 12, share(1, 12288))
+    await node.kubelet.admit("default", "a", main)
+    with pytest.raises(Conflict, match="container main of pod default/a"):
+        await node.kubelet.admit("default", "b", main)
+    shutil.rmtree(process)
+    await node.kubelet.admit("default", "b", main)
+    assert (
+        dict((await node.kubelet.create("default", "b", "main")).env)["NVIDIA_VISIBLE_DEVICES"] == facts(0, "T4").uuid
+    )
 
 
 async def test_the_other_half_of_an_exchange_is_written_by_the_next_agent(node: Node) -> None:

@@ -15,8 +15,9 @@ from tessera.api.tessera.pods.assignedrequests import AssignedRequests, correcte
 from tessera.api.tessera.pods.signatures import is_signed, key_named
 from tessera.clients.kube import Object, annotations_of, name_of, uid_of
 from tessera.core.deviceplugin.allocations.agentallocations import Assigned, SignedAssignment, StartedPod
+from tessera.core.deviceplugin.allocations.kubeletallocations import RequestKey
 from tessera.core.deviceplugin.allocations.matching import AssignedRequest, Correction
-from tessera.errors import TesseraError
+from tessera.errors import Conflict, TesseraError
 from tessera.loops import for_each
 
 __all__ = ["AssignedPods", "StartedPods", "WritablePods"]
@@ -149,6 +150,19 @@ class AssignedPods:
         """Why assignments do not count, a sentence each."""
         self.assigned_requests()
         return tuple(known.why for known in self._read.values() if known.why)
+
+    def with_refused(self, error: Conflict) -> Conflict:
+        """Return the error with the reasons why assignments do not count, without the pods' names."""
+        reasons = sorted({reason for _, _, reason in (each.partition(": ") for each in self.refused)})
+        if not reasons:
+            return error
+        found = f"{error.found}; assignments not signed by Tessera: {'; '.join(reasons[:3])}"
+        return Conflict(error.subject, found=found, hint=error.hint)
+
+    def counts(self, uid: str, key: RequestKey) -> bool:
+        """Return whether a container has an assignment that counts, known not from the agent's record alone."""
+        pod, there = (key.namespace, key.pod), {(each.uid, each.key) for each in self.assigned_requests()}
+        return (uid, key) in there and not self.by_record(pod) and not self.is_revoked(pod)
 
     def why(self, pod: tuple[str, str]) -> str:
         """Return why the assignment of a pod, by namespace and name, does not count; empty where it does."""

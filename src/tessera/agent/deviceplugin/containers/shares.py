@@ -115,9 +115,8 @@ class ShareAllocator:
         self._needed: set[str] = set()
         """CDI names that were in use at the last cleanup."""
         self._missing = MissingFromRecord(gate.times.clock_s)
-        self.unassigned: dict[str, str] = {}
-        """Pods with units and without an assignment, by UID: another scheduler placed
-        them, or they named their node. Assignments are written when a pod is bound, so none will come."""
+        self._unassigned: dict[str, RequestKey] = {}
+        """Containers that had no assignment, by UID of their pod."""
 
     def count_in(self, share_unit_mib: int) -> None:
         """Set the unit of `aliyun.com/gpu-mem`, in MiB."""
@@ -248,7 +247,7 @@ class ShareAllocator:
             Unavailable: the kubelet's record or the API cannot be read.
 
         """
-        self.unassigned = {uid: pod for uid, pod in self.unassigned.items() if self._view.find(uid) is not None}
+        self._unassigned = {uid: key for uid, key in self._unassigned.items() if self._view.find(uid) is not None}
         async with self._turn:
             allocated = await self._view.container_devices()
             if self._missing.pods(self._pods.objects(), allocated, SHARE_RESOURCES):
@@ -273,14 +272,14 @@ class ShareAllocator:
         An assignment is written when a pod is bound, so a list read after the kubelet's record includes it.
         """
         if self._unassigned_of(allocated) and not await self._refreshed_s() and self._pods.judges:
-            self.unassigned |= self._unassigned_of(allocated)
+            self._unassigned |= self._unassigned_of(allocated)
 
-    def _unassigned_of(self, allocated: Iterable[KubeletAllocation]) -> dict[str, str]:
-        """Return the pods without an assignment for which no container was created with units, by UID."""
+    def _unassigned_of(self, allocated: Iterable[KubeletAllocation]) -> dict[str, RequestKey]:
+        """Return containers of pods without an assignment that were not created with units, by UID of the pod."""
         assigned = {(request.key.namespace, request.key.pod) for request in self.assigned_requests()}
         pods = {name_of(pod): pod for pod in self._view.pods()}
         return {
-            uid_of(pods[name]): "/".join(name)
+            uid_of(pods[name]): each.key
             for each in allocated
             if each.resource in SHARE_RESOURCES and (name := (each.namespace, each.pod)) not in assigned
             if name in pods and not was_created(pods[name], each.container) and not self._gate.record.knows(each)
@@ -336,7 +335,7 @@ class ShareAllocator:
                 if asyncio.get_running_loop().time() >= last_s:
                     with contextlib.suppress(Conflict):
                         return self._unserved(resource, len(ids), allocated, fixed=fixed, readmitted=True)
-                    raise self._with_refused(error) from None
+                    raise self._pods.with_refused(error) from None
             await asyncio.sleep(_RETRY_S)
 
     def _clear_presumed_uses(self, allocated: tuple[KubeletAllocation, ...]) -> None:
@@ -347,14 +346,6 @@ class ShareAllocator:
                 self._gate.record.clear_presumed_uses(
                     each.resource, each.device_ids, frozenset(self.unassigned.values())
                 )
-
-    def _with_refused(self, error: Conflict) -> Conflict:
-        """Return the error with the reasons why assignments do not count, without the pods' names."""
-        reasons = sorted({reason for _, _, reason in (each.partition(": ") for each in self.refused)})
-        if not reasons:
-            return error
-        found = f"{error.found}; assignments not signed by Tessera: {'; '.join(reasons[:3])}"
-        return Conflict(error.subject, found=found, hint=error.hint)
 
     def _unserved(
         self,
@@ -430,7 +421,7 @@ class ShareAllocator:
         if final and request is not None:
             self._gate.refusals.refuse(holder, f"{found}, and it requests {units}")
         elif final and self._pods.judges:
-            self.unassigned[holder.uid] = holder.pod
+            self._unassigned[holder.uid] = holder.request_key
         return Conflict(
             f"pod {holder.pod}, container {holder.container}",
             found=f"{found}, and it needs an assignment to {units} units of {holder.resource}",
@@ -438,11 +429,11 @@ class ShareAllocator:
         )
 
     def _request_of(self, holder: AgentAllocation) -> AssignedRequest | None:
-        namespace, _, pod = holder.pod.partition("/")
-        key = RequestKey(namespace, pod, holder.container, holder.resource)
+        key = holder.request_key
+        pod = key.namespace, key.pod
         found = next((each for each in self.assigned_requests() if (each.key, each.uid) == (key, holder.uid)), None)
-        unproved = self._pods.by_record((namespace, pod)) and found and not self._has_started(found, holder.ids)
-        return None if unproved or self._pods.is_revoked((namespace, pod)) else found
+        unproved = self._pods.by_record(pod) and found and not self._has_started(found, holder.ids)
+        return None if unproved or self._pods.is_revoked(pod) else found
 
     def why(self, pod: str) -> str:
         """Return why the assignment of a pod (`namespace/name`) does not count, as its unknown key."""
@@ -484,6 +475,15 @@ class ShareAllocator:
         """Forget what containers had before they were admitted again (`Gate.forget_former`)."""
         if await self._gate.forget_former(ids, starting=starting):
             self._pods.read_again()
+
+    @property
+    def unassigned(self) -> dict[str, str]:
+        """Pods with units whose assignment does not count, by UID.
+
+        Another scheduler placed them, or they named their node. Assignments are written when a pod is bound.
+        """
+        left = {uid: key for uid, key in self._unassigned.items() if not self._pods.counts(uid, key)}
+        return {uid: f"{key.namespace}/{key.pod}" for uid, key in left.items()}
 
     @property
     def refused(self) -> tuple[str, ...]:

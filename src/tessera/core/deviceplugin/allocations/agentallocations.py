@@ -15,6 +15,7 @@ from typing import TypeAlias
 import msgspec
 
 from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.allocations.kubeletallocations import RequestKey
 from tessera.core.deviceplugin.offers.advertise import NodeOffer, PluginDevice, Resource
 from tessera.core.gpu.deviceids import DeviceId, devices_by_uuid, overlap
 from tessera.core.gpu.inventory import Inventory
@@ -148,6 +149,12 @@ class AgentAllocation(msgspec.Struct, frozen=True, kw_only=True):
     def container_key(self) -> tuple[str, str, str]:
         """UID of the pod, container and resource."""
         return self.uid, self.container, self.resource
+
+    @property
+    def request_key(self) -> RequestKey:
+        """The container and the resource, by the pod's name."""
+        namespace, _, pod = self.pod.partition("/")
+        return RequestKey(namespace, pod, self.container, self.resource)
 
     @property
     def holder(self) -> str:
