@@ -1,4 +1,4 @@
-"""`tessera stop`: all named Jobs or none, and only those that Tessera submitted."""
+"""`tessera stop`: all named Jobs or none, and only those that `tessera jobs` lists."""
 
 import datetime as dt
 
@@ -29,7 +29,7 @@ async def test_all_are_stopped_or_none_and_never_what_others_submitted(capsys: p
     foreign["metadata"]["labels"] = {}
     await one.kube.create(JOBS, foreign)
     for name, words in (
-        ("backup", "tessera run did not submit it: `kubectl delete job backup -n ns`"),
+        ("backup", "`tessera jobs` does not list it: `kubectl delete job backup -n ns` deletes it"),
         ("x", "no such job"),
     ):
         with pytest.raises(InvalidInput, match=words):

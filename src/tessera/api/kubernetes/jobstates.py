@@ -9,6 +9,7 @@ import msgspec
 
 from tessera.api.kubernetes.jobs import BY_RUN, OF_JOB, QUEUE_LABEL, token_secret_of
 from tessera.api.untyped import as_dict, as_dicts
+from tessera.core.serving.annotations import SERVER_LABEL
 
 __all__ = ["QUEUED_JOB", "JobStage", "JobState", "read_job"]
 
@@ -61,6 +62,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """Secret with the token of its notebook; empty where it has none."""
     by_run: bool = False
     """Whether `tessera run` or `notebook` created it."""
+    by_render: bool = False
+    """Whether it is one of `tessera render --job`."""
 
 
 def read_job(
@@ -94,7 +97,8 @@ def read_job(
     if isinstance(parts, int) and (parts > 1 or "backoffLimitPerIndex" in spec) and stage is not JobStage.QUEUED:
         stage, exit_code = _stage_of_parts(parts, status, own), None
         reason = ": ".join(filter(None, (_progress(parts, status), reason if stage is JobStage.PENDING else "")))
-    by_run = all(as_dict(metadata.get("labels")).get(key) == value for key, value in BY_RUN)
+    labels = _labels(job)
+    by_run = all(labels.get(key) == value for key, value in BY_RUN)
     limits = as_dict(as_dict(container.get("resources")).get("limits"))
     return JobState(
         name=name,
@@ -109,6 +113,7 @@ def read_job(
         created=str(metadata.get("creationTimestamp", "")),
         token_secret=token_secret_of(container) if by_run else "",
         by_run=by_run,
+        by_render=SERVER_LABEL in labels,
         requests=tuple((resource, str(amount)) for resource, amount in sorted(limits.items()) if "/" in resource),
     )
 

@@ -1,4 +1,4 @@
-"""`tessera jobs`: the Jobs of `tessera run` and `tessera render --job`."""
+"""`tessera jobs`: the Jobs of `tessera run`, `notebook` and `render --job`."""
 
 import asyncio
 from pathlib import Path
@@ -29,7 +29,7 @@ Examples:
 """
 )
 @namespace_option
-@click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="List Jobs of all namespaces.")
 @kubeconfig_options
 @output_option()
 def jobs(namespace: str, *, all_namespaces: bool, kubeconfig: Path | None, context: str | None, output: str) -> None:

@@ -27,7 +27,7 @@ Examples:
 @namespace_option
 @kubeconfig_options
 def stop(name: tuple[str, ...], namespace: str, kubeconfig: Path | None, context: str | None) -> None:
-    """Delete the Jobs NAME with their pods and logs."""
+    """Delete the Jobs NAME, which `tessera jobs` lists, with their pods and logs."""
     place = ClusterSource(kubeconfig=kubeconfig, context=context)
     asyncio.run(_stop(place, name, namespace_of(place, namespace)))
 
@@ -41,13 +41,14 @@ async def stop_jobs(kube: Kube, names: Sequence[str], namespace: str) -> None:
     """Delete Jobs and report it, or none of them.
 
     Raises:
-        InvalidInput: a Job does not exist, or was submitted by something else.
+        InvalidInput: a Job does not exist, or is not one of those that `tessera jobs` lists.
 
     """
     for each in names:
-        if not (await state_of(kube, each, namespace)).by_run:
+        state = await state_of(kube, each, namespace)
+        if not (state.by_run or state.by_render):
             hint = f"`kubectl delete job {each} -n {namespace}` deletes it"
-            raise InvalidInput(f"job {namespace}/{each}", found="tessera run did not submit it", hint=hint)
+            raise InvalidInput(f"job {namespace}/{each}", found="`tessera jobs` does not list it", hint=hint)
     await adopt_or_delete_secrets(kube, namespace)
     for each in names:
         await kube.delete(JOBS, each, namespace=namespace)
