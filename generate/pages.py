@@ -12,7 +12,7 @@ from tessera.cli import main
 __all__ = ["refreshed"]
 
 ROOT = Path(__file__).parents[1]
-_PAGES = ("README.md", "docs/inspect.md", "docs/model-server.md")
+_PAGES = ("README.md", "docs/inspect.md", "docs/model-server.md", "docs/walkthroughs/triton-on-mig.md")
 _SHOWN = re.compile(r"^(```\n\$ tessera ([^\n]*\bexamples/[^\n]*)\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 
 

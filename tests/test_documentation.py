@@ -28,7 +28,7 @@ LINK = re.compile(r"\[[^]]*\]\(([^)#]*)(?:#([^)]*))?\)")
 HTML_LINK = re.compile(r'(?:src|href)="([^"]+)"')
 BLOCK = re.compile(r"^```(?:sh|console)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(
-    r"^[ #$]*(?:[^|#\n]* \| )?(?:\.venv/bin/|kubectl )?tessera (?!COMMAND)(.*?)(?: +#.*| &.*| \| .*)?$"
+    r"^[ #$]*(?:[^|#\n]* \| )?(?:\.venv/bin/|kubectl )?tessera (?!COMMAND| )(.*?)(?: +#.*| &.*| \| .*)?$"
 )
 INLINE = re.compile(r"`([^`\n]+)`")
 NAMED = re.compile(

@@ -340,7 +340,10 @@ def test_team_gpu_cloud(
         assert "commands and scripts" in walk.step("3.")
     lines = walk.step("4.").splitlines()
     assert {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=10240M"} <= {*lines}
-    assert lines[-1] == "digits of the team"
+    assert "digits of the team" in lines
+    first, second, uploaded, fetched, size = lines[-5:]
+    assert first == second == uploaded, "what Ceph was given, after it has gone"
+    assert (fetched, int(size)) == ("1", (16 << 20) + len("digits of the team")), "fetched once for all Jobs"
     took = re.search(r"^real\s+(\d+)m([\d.]+)s$", walk.errors, re.MULTILINE)
     assert took, walk.errors
     assert 60 * int(took[1]) + float(took[2]) < FEW_S
