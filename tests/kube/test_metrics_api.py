@@ -6,7 +6,9 @@ numbers of a real Deployment, which the real controller changes.
 
 import asyncio
 import json
+import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -43,11 +45,30 @@ BUSY, IDLE = "10 2.0", "0 0"
 
 
 class Scene:
-    """A cluster with the metrics APIs, and the load of its model servers."""
+    """A cluster with the metrics APIs, and the load of its model servers.
 
-    def __init__(self, cluster: Cluster, load: Path) -> None:
+    Args:
+        cluster: the control plane.
+        load: the file with the load.
+        start: starts `tessera metrics`; left out where the test starts it itself.
+
+    """
+
+    def __init__(self, cluster: Cluster, load: Path, start: Callable[[], object] | None = None) -> None:
         self.cluster = cluster
         self._load = load
+        self._start = start
+
+    def start(self) -> None:
+        """Start `tessera metrics`, and return when the API server passes its APIs on."""
+        assert self._start is not None
+        self._start()
+        for name in APIS:
+            self.until(f"{name} is available", partial(available, self.cluster, name))
+
+    def kill(self) -> None:
+        """End `tessera metrics` as a crash does."""
+        self.cluster.processes.stop("metrics", number=signal.SIGKILL)
 
     def load(self, text: str) -> None:
         """Set the load of all pods."""
@@ -191,8 +212,7 @@ def scene(control_plane: Cluster) -> Iterator[Scene]:
     folder, holder = control_plane.folder, control_plane.processes.get("namespaces")
     assert holder is not None
     inside = Namespaces(holder).enter()
-    one = Scene(control_plane, folder / "load")
-    one.load(IDLE)
+    (folder / "load").write_text(IDLE)
     script = str(Path(__file__).with_name("modelmetrics.py"))
     load = (sys.executable, script, CONTROL_PLANE, str(LOAD_PORT), str(folder / "load"))
     control_plane.processes.start("load", load, inside=inside, environment=environment())
@@ -204,10 +224,10 @@ def scene(control_plane: Cluster) -> Iterator[Scene]:
         *(str(Path(sys.executable).with_name("tessera")), "metrics", *address),
         *("--metrics-port", str(METRICS_PORT), *own),
     )
-    control_plane.processes.start("metrics", command, inside=inside, environment=variables)
+    start = partial(control_plane.processes.start, "metrics", command, inside=inside, environment=variables)
+    one = Scene(control_plane, folder / "load", start)
     try:
-        for name in APIS:
-            one.until(f"{name} is available", partial(available, control_plane, name))
+        one.start()
         yield one
     finally:
         control_plane.processes.stop("metrics")
@@ -268,6 +288,28 @@ def test_the_published_rule_and_tesseras_decision_scale_deployments(scene: Scene
         scene.until("one replica without load", lambda: scene.replicas("triton") == 1, "triton")
     finally:
         scene.remove("triton")
+        scene.remove("vllm")
+
+
+def test_replicas_stay_while_tessera_metrics_is_away_and_are_computed_again_after(scene: Scene) -> None:
+    metric = {"name": "tessera_replicas", "selector": {"matchLabels": {SERVER: "vllm"}}}
+    target = {"type": "AverageValue", "averageValue": "1"}
+    scene.serve("vllm", {"type": "External", "external": {"metric": metric, "target": target}})
+    try:
+        scene.load(BUSY)
+        scene.until("the most replicas under load", lambda: scene.replicas("vllm") == 3, "vllm")
+        scene.kill()
+        try:
+            away = "ScalingActive=False FailedGetExternalMetric"
+            scene.until("no value", lambda: away in scene.conditions("vllm"), "vllm")
+            time.sleep(20)  # the autoscaler asks every 15 s
+            assert scene.replicas("vllm") == 3
+        finally:
+            scene.start()
+        scene.until("a value again", lambda: "ValidMetricFound" in scene.conditions("vllm"), "vllm")
+        assert scene.replicas("vllm") == 3
+    finally:
+        scene.load(IDLE)
         scene.remove("vllm")
 
 

@@ -12,6 +12,7 @@ from harness.servers import check
 from judges.allocated import shares_of
 from kube.fakenodes import ALL_MADE, FakeNode, idle_pod, only_nodes
 from tessera.clients.kube import GPU_NODES, PODS, HttpKube, Kube, Object, annotations_of
+from tessera.core.workload.resources import SCHEDULER_NAME
 from testbed.cluster import Cluster
 
 pytestmark = pytest.mark.anyio
@@ -37,7 +38,7 @@ async def kube(scheduling_plane: Cluster) -> AsyncIterator[HttpKube]:
         yield client
 
 
-pending = partial(idle_pod, schedulerName="tessera-scheduler")
+pending = partial(idle_pod, schedulerName=SCHEDULER_NAME)
 
 
 async def bound(kube: Kube, number: int, within_s: float = 90.0) -> list[Object]:
@@ -102,13 +103,40 @@ async def test_a_server_killed_during_binds_allocates_nothing_twice(kube: HttpKu
     making = asyncio.create_task(made(kube, 120))
     for _ in range(3):
         await asyncio.sleep(0.7)
-        await asyncio.to_thread(_kill_server, scheduling_plane)
+        await asyncio.to_thread(_restart, scheduling_plane, "server")
     await making
     await bound(kube, 120, 180.0)
     await check(kube)
     assert (await kube.list(GPU_NODES)).objects
 
 
-def _kill_server(cluster: Cluster) -> None:
-    cluster.processes.stop("server", number=signal.SIGKILL)
-    cluster.start_part("server")
+async def test_a_scheduler_killed_during_binds_loses_no_pod(kube: HttpKube, scheduling_plane: Cluster) -> None:
+    making = asyncio.create_task(made(kube, 60))
+    await asyncio.sleep(0.7)
+    await asyncio.to_thread(_restart, scheduling_plane, SCHEDULER_NAME)
+    await making
+    await bound(kube, 60, 180.0)
+    await check(kube)
+    _kill(scheduling_plane, SCHEDULER_NAME)
+    try:
+        await kube.create(PODS, pending("meanwhile", {"tessera.dev/gpu-memory": 4}))
+        await asyncio.sleep(3)
+        assert await _node_of(kube, "meanwhile") == ""
+    finally:
+        await asyncio.to_thread(scheduling_plane.start_part, SCHEDULER_NAME)
+    await bound(kube, 61)
+    await check(kube)
+
+
+async def _node_of(kube: Kube, name: str) -> str:
+    (one,) = (each for each in (await kube.list(PODS, ALL_MADE)).objects if each["metadata"]["name"] == name)
+    return str(one["spec"].get("nodeName", ""))
+
+
+def _kill(cluster: Cluster, part: str) -> None:
+    cluster.processes.stop(part, number=signal.SIGKILL)
+
+
+def _restart(cluster: Cluster, part: str) -> None:
+    _kill(cluster, part)
+    cluster.start_part(part)

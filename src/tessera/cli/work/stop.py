@@ -27,7 +27,10 @@ Examples:
 @namespace_option
 @kubeconfig_options
 def stop(name: tuple[str, ...], namespace: str, kubeconfig: Path | None, context: str | None) -> None:
-    """Delete the Jobs NAME, which `tessera jobs` lists, with their pods and logs."""
+    """Delete the Jobs NAME with their pods and logs.
+
+    Refuses Jobs that `tessera jobs` does not list.
+    """
     place = ClusterSource(kubeconfig=kubeconfig, context=context)
     asyncio.run(_stop(place, name, namespace_of(place, namespace)))
 
