@@ -12,7 +12,7 @@ import pytest
 
 from builders.kubeobjects import gpu, gpunode, mig_share, node, place, pod, share
 from harness.browser import Tab, browser, find_browser
-from harness.servers import make_node, make_pod
+from harness.servers import hold, make_node, make_pod
 from tessera.api.kubernetes.reviews import ReviewedUser
 from tessera.clients.kube import GPU_NODES, NODE_IMAGES, NODE_MODELS, NODES, PODS, MemoryKube
 from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice
@@ -437,6 +437,7 @@ CAUSES = {
 ENTRIES = (
     "Object.fromEntries([...document.querySelectorAll('#%s li')].map(e => [e.querySelector('b').innerText, e.%s]))"
 )
+LEGEND = "[...document.querySelectorAll('#legend li')].map((each) => each.innerText)"
 LAST = "querySelector('p:last-of-type').innerText"
 
 
@@ -473,10 +474,18 @@ async def test_each_filter_total_verdict_and_cause_shows_what_it_says() -> None:
         assert set(await tab.run(ENTRIES % ("sizes", LAST))) == {"ml/p0-0-0", "ml/p0-0-3"}
         assert set(await tab.run(ENTRIES % ("slow", LAST))) == {"n001, GPU 0"}
         await choose("namespace", "")
-        legend = "[...document.querySelectorAll('#legend li')].map((each) => each.innerText)"
-        assert {"batch", "ml", "research", "vision"} <= set(await tab.run(legend))
+        await choose("node", "n000")
+        await choose("state", "slow")
+        assert set(await tab.run(ENTRIES % ("slow", LAST))) == {"n000, GPU 4"}
+        assert set(await tab.run(ENTRIES % ("sizes", LAST))) == ADVICE.keys() - {"research/w1"}
+        pending = await tab.run("document.getElementById('pending').innerText.split('\\n').filter(Boolean)")
+        assert pending == ["Pending pods · 0", "2 more, on no GPU that is shown"]
+        assert await tab.run(LEGEND) == ["research", "free", "unused instance", "slow"]
+        await choose("state", "")
+        await choose("node", "")
+        assert {"batch", "ml", "research", "vision"} <= set(await tab.run(LEGEND))
         await choose("color", "workload")
-        assert "batch/p0-0-2" in await tab.run(legend)
+        assert "batch/p0-0-2" in await tab.run(LEGEND)
         await tab.run("document.querySelector('.gpu').focus()")
         await tab.press("PageDown")
         assert await tab.run("document.activeElement.dataset.gpu") == "n001/0", "eight GPUs on"
@@ -490,6 +499,77 @@ async def test_each_filter_total_verdict_and_cause_shows_what_it_says() -> None:
         )
         await tab.until("document.getElementById('details').innerText.includes('On this node, GPU unknown: ml/stray')")
         assert tab.console == []
+
+
+@pytest.mark.anyio
+async def test_a_pending_pod_is_shown_with_the_gpus_on_which_its_instances_are_being_created() -> None:
+    kube = await fleet(16)
+    await make_pod(kube, "small", MIG)
+    await make_pod(kube, "large", {"tessera.dev/gpu-memory": 30})
+    async with opened(kube) as (tab, url):
+        for query, want in (
+            ("?state=planned", ["ns/small"]),
+            ("?node=n001", ["ns/small"]),
+            ("?node=n001&state=planned", ["ns/small"]),
+            ("?node=n001&state=problem", []),
+            ("?namespace=ns", ["ns/small", "ns/large"]),
+            ("?namespace=ns&node=n001", ["ns/small"]),
+        ):
+            await tab.open(f"{url}{query}")
+            await tab.until("!document.getElementById('pending').hidden")
+            names = await tab.run("[...document.querySelectorAll('#pending li b')].map((each) => each.textContent)")
+            assert set(names) == set(want), query
+        assert tab.console == []
+
+
+@pytest.mark.anyio
+async def test_back_undoes_the_opening_and_closing_of_details_and_links_and_no_filter() -> None:
+    kube = await fleet(16)
+    await make_pod(kube, "large", {"tessera.dev/gpu-memory": 30}, metadata={"namespace": "ml"})
+    details = "document.getElementById('details')"
+    async with opened(kube) as (tab, url):
+        await tab.open(url)
+        await tab.until(DRAWN)
+        await tab.run("document.querySelector('[data-gpu=\"n001/4\"]').click()")
+        assert "research/w1" in await tab.run(f"{details}.innerText")
+        await tab.run("document.querySelector('#details .close').click()")
+        assert await tab.run(f"{details}.hidden")
+        await tab.run("document.querySelector('#pending li a').click()")
+        await tab.until("location.search === '?namespace=ml'")
+        await tab.run("history.back()")
+        await tab.until("location.search === '' && !document.querySelector('[name=namespace]').value")
+        await tab.run("history.back()")
+        await tab.until(f"location.search === '?gpu=n001%2F4' && {details}.innerText.includes('research/w1')")
+        await tab.run(
+            "document.querySelector('[name=node]').value = 'n001';"
+            "document.querySelector('[name=node]').dispatchEvent(new Event('input', {bubbles: true}))"
+        )
+        await tab.until("location.search === '?node=n001&gpu=n001%2F4'")
+        await tab.run("history.back()")
+        await tab.until(f"location.search === '' && {details}.hidden")
+        assert tab.console == []
+
+
+@pytest.mark.anyio
+async def test_a_gpu_says_how_many_pods_it_has_where_none_of_their_parts_has_room_for_a_name() -> None:
+    kube = MemoryKube()
+    await make_node(kube, "n000", *(gpu(i, node="n000") for i in range(2)))
+    small = ((f"p{number}", share(0, 2048, Mode.MEMORY_SHARE)) for number in range(16))
+    large = ((f"q{number}", share(1, 12288, Mode.MEMORY_SHARE)) for number in range(3))
+    for name, amount in (*small, *large):
+        await hold(kube, name, {"tessera.dev/gpu-memory": amount.memory_mib // 1024}, amount, node="n000")
+    counts = (
+        "[...document.querySelectorAll('.gpu')].map((each) => [each.querySelector('.count').innerText,"
+        " each.querySelector('.count').clientWidth > 9,"
+        " [...each.querySelectorAll('.part.allocated .words')].every(e => getComputedStyle(e).display === 'none')])"
+    )
+    async with opened(kube) as (tab, url):
+        for width, narrow in ((390, True), (1280, False)):
+            await tab.open(url, width=width)
+            await tab.until(f"{DRAWN} && document.querySelectorAll('.part.allocated').length === 19")
+            want = [["16 pods", narrow, narrow], ["3 pods", False, False]]
+            assert await tab.run(counts) == want, width
+            assert await tab.violations() == []
 
 
 @pytest.mark.anyio

@@ -90,6 +90,11 @@ export function isState(name) {
   return Object.hasOwn(STATES, name);
 }
 
+// Whether only some GPUs are shown, whatever the namespace.
+export function chooses({ node, model, state }) {
+  return Boolean(node || model || state);
+}
+
 // Returns the function that tells whether a GPU of a node is shown.
 export function matcher(filters) {
   const { namespace, model, state, node: name } = filters;

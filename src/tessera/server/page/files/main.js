@@ -1,6 +1,6 @@
 // The page: follows the server's events, keeps filters and the chosen GPU in the address, draws what changed.
 
-import { Fleet, gib, isState, owner, totals } from "./fleet.js";
+import { Fleet, gib, isState, matcher, owner, totals } from "./fleet.js";
 import { Mosaic, Palette, element, link, renew } from "./mosaic.js";
 import { drawDetails, drawNotes, drawPending, drawModelServers, drawSizes, drawSlow } from "./panels.js";
 import { Refused, follow } from "./stream.js";
@@ -28,12 +28,15 @@ function readAddress() {
   unseen = selected;
 }
 
-function writeAddress() {
+// A selected GPU is a step that Back undoes, a filter is none.
+function writeAddress({ step = false } = {}) {
   const given = new URLSearchParams();
   for (const name of FILTERS) if (filters[name]) given.set(name, filters[name]);
   if (selected) given.set("gpu", selected);
   const query = given.toString();
-  history.replaceState(null, "", query ? `?${query}` : location.pathname);
+  const address = query ? `?${query}` : location.pathname;
+  if (step) history.pushState(null, "", address);
+  else history.replaceState(null, "", address);
 }
 
 // Drawing
@@ -86,6 +89,7 @@ function drawTotals() {
 }
 
 function drawLegend() {
+  const shows = matcher(filters);
   const present = new Set();
   let others = false;
   let idle = false;
@@ -94,6 +98,7 @@ function drawLegend() {
   let problem = false;
   for (const node of fleet.nodes.values()) {
     for (const gpu of node.gpus) {
+      if (!shows(node, gpu)) continue;
       slow ||= gpu.contention.length > 0;
       problem ||= gpu.problems.length > 0;
       for (const part of gpu.parts) {
@@ -151,7 +156,7 @@ function nothing() {
 }
 
 function drawPanels() {
-  drawPending(by("pending"), fleet.rest, filters);
+  drawPending(by("pending"), fleet, filters);
   drawSlow(by("slow"), fleet.nodes.values(), filters);
   const servers = by("model-servers");
   drawModelServers(servers, fleet.rest, filters);
@@ -159,7 +164,7 @@ function drawPanels() {
   const roomy = by("fleet").dataset.density === "large";
   if (roomy && servers.parentElement !== by("below")) by("below").append(servers);
   if (!roomy && servers.parentElement !== by("side")) by("side").insertBefore(servers, by("sizes"));
-  drawSizes(by("sizes"), fleet.rest, filters);
+  drawSizes(by("sizes"), fleet, filters);
   drawNotes(by("notes"), fleet.rest);
   const place = selected.lastIndexOf("/");
   const node = fleet.nodes.get(selected.slice(0, place));
@@ -172,7 +177,7 @@ function choose(gpu) {
   const former = selected;
   selected = selected === gpu ? "" : gpu;
   unseen = "";
-  writeAddress();
+  writeAddress({ step: true });
   mosaic.select(selected);
   drawPanels();
   if (gpu) by("details").scrollTop = 0;
@@ -196,7 +201,7 @@ function go(query) {
     for (const name of FILTERS) filters[name] = query.get(name) ?? filters[name];
     draw();
   }
-  writeAddress();
+  writeAddress({ step: true });
 }
 
 // Changes that come together are drawn together, before the next frame.

@@ -146,6 +146,8 @@ export class Mosaic {
     for (const drawn of [index, bar]) drawn.setAttribute("aria-hidden", "true");
     strip.append(index);
     for (const part of gpu.parts) bar.append(this.#part(part, filters));
+    const used = gpu.parts.filter((part) => part.pods.length);
+    if (used.length > 1) bar.append(count(used, gpu.width));
     strip.append(bar);
     return strip;
   }
@@ -204,6 +206,14 @@ export class Mosaic {
     const next = event.key === "Home" ? 0 : event.key === "End" ? strips.length - 1 : place + step;
     strips[Math.max(0, Math.min(strips.length - 1, next))].focus();
   }
+}
+
+// How many pods a GPU has, where the largest of their parts is too narrow for a name: page.css knows the width.
+function count(parts, width) {
+  const made = element("span", "count");
+  made.style.setProperty("--share", Math.max(...parts.map((part) => part.size)) / width);
+  made.append(element("b", "", `${parts.reduce((sum, part) => sum + part.pods.length, 0)} pods`));
+  return made;
 }
 
 // A profile is cut to its compute slices where there is no room for its memory.

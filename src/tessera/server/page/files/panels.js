@@ -1,6 +1,6 @@
 // The side panels: one GPU, pending pods, slow GPUs, model servers over time, right-sizing, notes. Empty ones are not shown.
 
-import { gib, owner, slowness, workload } from "./fleet.js";
+import { chooses, gib, matcher, owner, slowness, workload } from "./fleet.js";
 import { element, link, renew } from "./mosaic.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -44,8 +44,13 @@ function list(section, items) {
   return [made, button];
 }
 
-export function drawPending(section, rest, filters) {
-  const shown = rest.pending.filter((pod) => !filters.namespace || pod.namespace === filters.namespace);
+// A pending pod is on no GPU: filters of GPUs leave those whose MIG instances are being created on one that is shown.
+export function drawPending(section, { rest, nodes }, filters) {
+  const pending = rest.pending.filter((pod) => !filters.namespace || pod.namespace === filters.namespace);
+  const shows = matcher({ ...filters, namespace: "" });
+  const isShown = (name) => nodes.get(name)?.gpus.some((gpu) => shows(nodes.get(name), gpu));
+  const shown = chooses(filters) ? pending.filter((pod) => pod.createdOn?.some(isShown)) : pending;
+  const elsewhere = filters.namespace || chooses(filters) ? 0 : rest.pendingElsewhere;
   const groups = new Map(); // pods of one workload pending for one reason are one entry
   for (const pod of shown) {
     const key = [pod.namespace, workload(pod), pod.need, pod.reason, pod.createdOn].join("\n");
@@ -65,20 +70,19 @@ export function drawPending(section, rest, filters) {
   });
   const content = shown.length ? list(section, items) : [];
   if (groups.size > MOST) content.push(element("p", "more", `and ${groups.size - MOST} more workloads`));
-  if (rest.pendingElsewhere && !filters.namespace) {
-    content.push(element("p", "more", `${rest.pendingElsewhere} pending in other namespaces`));
-  }
-  fill(section, `Pending pods · ${shown.length + (filters.namespace ? 0 : rest.pendingElsewhere)}`, ...content);
+  if (elsewhere) content.push(element("p", "more", `${elsewhere} pending in other namespaces`));
+  const others = pending.length - shown.length;
+  if (others) content.push(element("p", "more", `${others} more, on no GPU that is shown`));
+  fill(section, `Pending pods · ${shown.length + elsewhere}`, ...content);
 }
 
 // GPUs that slow their pods, and the pods that cause it.
 export function drawSlow(section, nodes, filters) {
+  const shows = matcher(filters);
   const items = [];
   for (const node of nodes) {
     for (const gpu of node.gpus) {
-      const concerned = gpu.parts.some((part) => part.pods.some((each) => each.namespace === filters.namespace));
-      if (filters.namespace && !concerned) continue;
-      if (!gpu.contention.length) continue;
+      if (!gpu.contention.length || !shows(node, gpu)) continue;
       const item = element("li");
       item.append(entry(`${node.name}, GPU ${gpu.index}`, { gpu: `${node.name}/${gpu.index}` }));
       for (const contention of gpu.contention) {
@@ -125,8 +129,15 @@ export function drawNotes(section, rest) {
 }
 
 // Who was allocated too much GPU memory, or too little; containers of one workload with the same advice are one entry.
-export function drawSizes(section, rest, filters) {
-  const shown = rest.recommendations.filter((each) => !filters.namespace || each.namespace === filters.namespace);
+export function drawSizes(section, { rest, nodes }, filters) {
+  const shows = matcher(filters);
+  const isShown = ({ node: name, gpu: index }) => {
+    const node = nodes.get(name);
+    return node?.gpus.some((gpu) => gpu.index === index && shows(node, gpu)) || !chooses(filters);
+  };
+  const shown = rest.recommendations.filter(
+    (each) => (!filters.namespace || each.namespace === filters.namespace) && isShown(each),
+  );
   const groups = new Map();
   for (const each of shown) {
     const key = [each.namespace, workload(each), each.container, each.device, each.allocatedMib, each.verdict, each.fits, each.loadUnknown];
