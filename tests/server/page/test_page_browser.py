@@ -491,9 +491,12 @@ async def test_each_filter_total_verdict_and_cause_shows_what_it_says() -> None:
         assert await tab.run("document.activeElement.dataset.gpu") == "n001/0", "eight GPUs on"
         await tab.press("PageUp")
         assert await tab.run("document.activeElement.dataset.gpu") == "n000/0"
-        for gpu_of, words in (("n001/1", "lowered: power cap"), ("n000/0", "MIG"), ("n000/4", "whole GPU")):
+        for gpu_of, words in (
+            ("n001/1", "lowered: power cap"), ("n001/4", "Contention"), ("n000/0", "MIG"), ("n000/4", "whole GPU"),
+        ):  # fmt: skip
             await tab.run(f"document.querySelector('[data-gpu=\"{gpu_of}\"]').click()")
             assert words in await tab.run("document.getElementById('details').innerText")
+        assert "hardware isolation" in await tab.run("document.getElementById('details').innerText")
         await kube.create(
             PODS, pod("stray", {"nvidia.com/gpu": 16}, node="n000", annotations={}, metadata={"namespace": "ml"})
         )
@@ -569,6 +572,8 @@ async def test_a_gpu_says_how_many_pods_it_has_where_none_of_their_parts_has_roo
             await tab.until(f"{DRAWN} && document.querySelectorAll('.part.allocated').length === 19")
             want = [["16 pods", narrow, narrow], ["3 pods", False, False]]
             assert await tab.run(counts) == want, width
+            await tab.run("document.querySelector('[data-gpu=\"n000/1\"]').click()")
+            assert "no isolation" in await tab.run("document.getElementById('details').innerText")
             assert await tab.violations() == []
 
 

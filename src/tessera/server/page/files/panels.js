@@ -15,6 +15,12 @@ const MODES = {
   "time-slicing": "time-slicing",
   "memory-share": "memory share",
 };
+const ISOLATION = {
+  hardware: "hardware isolation",
+  "driver-mps": "isolation by MPS",
+  "driver-dmem": "memory limited by the driver",
+  none: "no isolation",
+};
 const opened = new Set(); // of which lists all is shown
 const lists = new Map(); // the items of each list
 
@@ -241,7 +247,7 @@ export function drawDetails(section, { node, gpu, activity, memoryMib }, palette
     ["Sharing", gpu.mode.split(", ").map((mode) => MODES[mode] ?? mode).join(", ")],
     ["Health", gpu.problems.length ? gpu.problems.join("; ") : gpu.health],
     ["Clocks", gpu.throttled.length ? `lowered: ${gpu.throttled.join(", ").replaceAll("-", " ")}` : ""],
-    ["Slow", gpu.contention.map((each) => `${slowness(each)}. ${causedBy(each)}`).join(" ")],
+    ["Contention", gpu.contention.map((each) => `${slowness(each)}. ${causedBy(each)}`).join(" ")],
     ["Driver", node.driver],
     ["Policy", node.policy],
     ["UUID", gpu.uuid ?? ""],
@@ -317,7 +323,7 @@ function table(gpu, activity, memoryMib, palette, filters) {
       if (pod) {
         cell.append(element("i", `swatch c-${palette.number(owner(pod, filters.color))}`));
         cell.append(pod.pod ? `${pod.namespace}/${pod.pod}` : "other namespaces");
-        const more = [pod.isolation && `${pod.isolation} isolation`, pod.phase !== "running" && pod.phase, !part.exists && state];
+        const more = [ISOLATION[pod.isolation] ?? pod.isolation, pod.phase !== "running" && pod.phase, !part.exists && state];
         cell.append(element("small", "", more.filter(Boolean).join(", ")));
       } else {
         cell.append(state);
