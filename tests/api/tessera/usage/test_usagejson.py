@@ -72,6 +72,12 @@ def test_what_slows_a_gpu_is_read_of_earlier_agents_too() -> None:
     assert found == UsageReport(node="n1", age_s=3.0, gpus=gpus)
 
 
+def test_what_slows_a_pod_has_its_gpu() -> None:
+    given = usagereport.PodContention(gpu=0, cause="saturated", evenly=("a/b/c", "a/d/c"))
+    want = {"gpu": 0, "cause": "saturated", "evenly": ["a/b/c", "a/d/c"]}
+    assert msgspec.to_builtins(usagejson.contention_fields(given)) == want
+
+
 def test_a_recommendation_has_every_field() -> None:
     facts = {"node": "n1", "gpu": 2, "device": "whole", "namespace": "team", "pod": "train", "container": "main"}
     given = Recommendation(**facts, verdict=Sizing.UNKNOWN)  # type: ignore[arg-type]  # names are str, gpu is int

@@ -184,18 +184,13 @@ function choose(gpu) {
   if (!gpu && former) by("fleet").querySelector(`[data-gpu="${CSS.escape(former)}"]`)?.focus();
 }
 
-// Follows a link within the page: shows its GPU, whatever the filters, or what its filter leaves.
+// Follows a link within the page: to a GPU, or to what a filter leaves.
 function go(query) {
   if (query.has("gpu")) {
     selected = unseen = query.get("gpu");
-    if (mosaic.reveal(selected)) {
-      unseen = "";
-      mosaic.select(selected);
-      drawPanels();
-    } else {
-      for (const name of FILTERS) if (name !== "color") filters[name] = "";
-      draw();
-    }
+    if (mosaic.reveal(selected)) unseen = "";
+    mosaic.select(selected);
+    drawPanels();
     by("details").scrollTop = 0;
   } else {
     for (const name of FILTERS) filters[name] = query.get(name) ?? filters[name];
