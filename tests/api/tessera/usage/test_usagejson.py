@@ -74,7 +74,7 @@ def test_what_slows_a_gpu_is_read_of_earlier_agents_too() -> None:
 
 def test_what_slows_a_pod_has_its_gpu() -> None:
     given = usagereport.PodContention(gpu=0, cause="saturated", evenly=("a/b/c", "a/d/c"))
-    want = {"gpu": 0, "cause": "saturated", "evenly": ["a/b/c", "a/d/c"]}
+    want = {"gpu": 0, "cause": "saturated", "evenly": ("a/b/c", "a/d/c")}
     assert msgspec.to_builtins(usagejson.contention_fields(given)) == want
 
 
