@@ -144,6 +144,10 @@ def texts_of(path: Path) -> Iterator[tuple[int, str, dict[str, str]]]:
                 yield number, comment, EVERYWHERE
 
 
+WORD_IN_NAME = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
+"""`held_shares` and `HeldShares` have the same words."""
+
+
 def names_in(path: Path) -> Iterator[tuple[int, str, str]]:
     """Yield the banned words in names of a module, each with its line and what to write."""
     tree = ast.parse(path.read_text("utf-8"))
@@ -151,9 +155,9 @@ def names_in(path: Path) -> Iterator[tuple[int, str, str]]:
     for node in ast.walk(tree):
         for field in ("id", "attr", "arg", "name"):
             name = getattr(node, field, None)
-            for word in name.lower().split("_") if isinstance(name, str) else ():
-                if word in banned:
-                    yield getattr(node, "lineno", 1), word, banned[word]
+            for word in WORD_IN_NAME.findall(name) if isinstance(name, str) else ():
+                if word.lower() in banned:
+                    yield getattr(node, "lineno", 1), word.lower(), banned[word.lower()]
     if path.parts[0] != "src":
         return
     for line, name, kind in parameters_in(tree):

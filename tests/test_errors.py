@@ -14,7 +14,7 @@ BRANCHES = {each.__name__ for each in (InvalidInput, Conflict, Unavailable, Unsu
 PHRASE = re.compile(r"(no|none|nothing|neither|it|its|there|another|several) ", re.IGNORECASE)
 """How a cause begins that is no value: `no answer is not an answer` helps nobody."""
 NOUN = re.compile(r"(a|an) |\w+ing ")
-NO_VERB = re.compile(r"(known|pending|nodes|those|it has|there are|none)\b")
+NO_VERB = re.compile(r"(known|pending|nodes|those|it has|there are|none|its \w+ (is|are))\b")
 """How a list begins that leaves open what to do with it."""
 LIMIT = re.compile(r"\b(not|more than|cannot|need|needed)\b")
 """What a cause has that itself says what would be accepted."""

@@ -110,7 +110,7 @@ def test_a_pod_that_has_finished() -> None:
     got = words(result)
     assert got.startswith("ns/p finished on gpu-a Why - it has failed: Evicted - its assignment was 8 GiB of GPU 0")
     assert "FailedScheduling: low on memory" in got
-    assert "NODE RESULT" not in got
+    assert "gpu-b" not in got, "the nodes are of no interest any more"
 
 
 def test_a_pod_on_a_gpu_that_is_not_there() -> None:

@@ -12,11 +12,10 @@ import base64
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, Literal, Protocol
-
-import msgspec
+from typing import Final, Protocol
 
 from tessera.agent.nodefiles import UNREADABLE, read_file, write_through
+from tessera.api.tessera.node.serverkeys import read_server_keys, write_server_keys
 from tessera.api.tessera.pods.signatures import KEYS, Keys, keys_text, public_keys, published_keys
 from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.clients.kube import CONFIG_MAPS, Change, Kube, Object, Selection, Store, version_of
@@ -33,18 +32,6 @@ _UNPUBLISHED_S = 60.0
 """How long servers may take to publish their keys again."""
 _MOST_KEYS = 8
 """Published keys, including the current one."""
-
-
-class _ServerKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file of the servers' keys."""
-
-    version: Literal[1] = 1
-    """As in the file; `ring.version` is that of the observed object."""
-    ring: KeyRing
-
-
-class _UnversionedServerKeys(KeyRing, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file's former format, without a version."""
 
 
 class Trust(Protocol):
@@ -221,11 +208,7 @@ class AssignmentKeys:
         """Return the stored servers' keys; an empty ring where there are none, or they cannot be read."""
         path = self._path.with_name(_SERVERS)
         try:
-            found = msgspec.json.decode(read_file(path), type=dict[str, object])
-            if "ring" in found:
-                return msgspec.convert(found, _ServerKeys).ring
-            former = msgspec.convert(found, _UnversionedServerKeys)
-            return msgspec.convert(former, KeyRing, from_attributes=True)
+            return read_server_keys(read_file(path), str(path))
         except FileNotFoundError:
             return KeyRing()
         except (*UNREADABLE, InvalidInput) as error:
@@ -235,7 +218,7 @@ class AssignmentKeys:
     def _remember(self) -> None:
         path = self._path.with_name(_SERVERS)
         try:
-            write_through(path, msgspec.json.encode(_ServerKeys(ring=self._ring)), mode=0o600)
+            write_through(path, write_server_keys(self._ring), mode=0o600)
         except OSError as error:  # they count until the agent ends
             self._log.warning("server_keys_not_kept", file=str(path), reason=error.strerror or "an error")
 

@@ -9,6 +9,8 @@ from tessera.api.kubernetes.times import read_time
 __all__ = ["created_ns", "is_finished", "is_terminating", "waiting_messages"]
 
 _NS = 10**9
+_LATEST_NS = 2**63 - 1
+"""In the year 2262. Records on disk hold no later time."""
 
 
 def is_finished(pod: Field | Mapping[str, Any]) -> bool:
@@ -49,7 +51,7 @@ def waiting_messages(pod: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _read_ns(text: str) -> int:
-    return max(0, int(read_time(text))) * _NS
+    return min(max(0, int(read_time(text))) * _NS, _LATEST_NS)
 
 
 def _value(obj: Field | Mapping[str, Any], part: str, key: str) -> Any:

@@ -217,7 +217,9 @@ def choose(index: Index, desired: Platform, subject: str) -> Descriptor:
     names = sorted({each.platform.name for each in offered if each.platform is not None} - {"unknown/unknown"})
     found = f"no image for {desired.name}"
     raise Unsupported(
-        subject, found=found, hint=f"its platforms are {', '.join(shown(each)[1:-1] for each in names[:16])}"
+        subject,
+        found=found,
+        hint=f"choose an image for it; this one is for {', '.join(shown(each)[1:-1] for each in names[:16])}",
     )
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tessera.api.tessera.node.checkpoints import read, write
 from tessera.core.gpu.gpumodels import model
-from tessera.core.gpu.mig import all_layouts
+from tessera.core.gpu.mig import Placement, all_layouts
 from tessera.core.node.layouts import Recorded
 from tessera.errors import InvalidInput
 
@@ -24,6 +24,18 @@ ROWS = st.builds(
 @given(st.lists(ROWS, unique_by=lambda row: row.uuid, max_size=4).map(tuple))
 def test_what_is_written_comes_back(rows: tuple[Recorded, ...]) -> None:
     assert read("file", write(rows)) == rows
+
+
+def test_the_form_stays_as_it_is() -> None:
+    """A node that reboots after an upgrade has the file of the earlier agent."""
+    placements = (Placement(start=0, size=4, profile="3g.20gb"),)
+    assert (
+        write((Recorded(uuid="GPU-1", model="A100-40GB", mig=True, placements=placements),)).split()
+        == (
+            b'{ "version": 1, "gpus": [ { "uuid": "GPU-1", "model": "A100-40GB", "mig": true, "placements": '
+            b'[ { "start": 0, "size": 4, "profile": "3g.20gb" } ] } ] }'
+        ).split()
+    )
 
 
 GOOD = write((Recorded(uuid="GPU-1", model="A30-24GB", mig=True, placements=()),))

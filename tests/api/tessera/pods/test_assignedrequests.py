@@ -33,6 +33,18 @@ def asking(
     return pod("p", None, *shares, node="n", phase="Pending", metadata=metadata, **more)
 
 
+def test_the_text_of_a_request_stays_as_it_is() -> None:
+    """It is part of what an earlier agent has stored."""
+    limits = {"main": {NEED: 6, "tessera.dev/gpu-compute": 30}}
+    models = {"tessera.dev/gpu-model": "A100-40GB"}
+    found = read_assigned_requests([asking(limits, mps(1, 6144), annotations=models)])
+    (only,) = found.requests
+    assert only.ask == (
+        '[{"resource":"tessera.dev/gpu-memory","form":"need","count":1,"memory_mib":6144,"compute_percent":30,'
+        '"isolation":"driver","container":""},["A100-40GB"]]'
+    )
+
+
 INDEX = {"ALIYUN_COM_GPU_MEM_IDX": "2", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "77"}
 GPUSHARE_ALLOCATION = "scheduler.framework.gpushare.allocation"
 ALLOCATION = {GPUSHARE_ALLOCATION: '{"0": {"1": 3, "2": 3}}'}

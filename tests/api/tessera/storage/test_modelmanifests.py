@@ -35,6 +35,16 @@ def test_a_manifest_is_read_back() -> None:
     assert read_manifest(write_manifest(MANIFEST), subject="m.json") == MANIFEST
 
 
+def test_the_forms_stay_as_they_are() -> None:
+    """Nodes keep their models over an upgrade."""
+    assert write_manifest(MANIFEST) == (
+        b'{"version":1,"revision":"%s","source":"s3://models/a","files":['
+        b'{"path":"a/b","size":3,"chunks":["%s"],"etag":"e","checksum":"md5:x"},'
+        b'{"path":"c","size":0,"chunks":["%s"],"etag":"","checksum":""}]}'
+    ) % (MANIFEST.revision.encode(), b"0" * 64, b"1" * 64)
+    assert write_verification(Verification(1000.5, ("a/b",))) == b'{"at_s":1000.5,"damaged":["a/b"]}'
+
+
 @pytest.mark.parametrize(
     ("content", "want"),
     [

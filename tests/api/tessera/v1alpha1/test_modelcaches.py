@@ -106,6 +106,50 @@ def test_an_at_sign_in_a_key_is_no_credential() -> None:
     assert read_model_cache(cache(source="s3://models/a@b"))[1].model.source == "s3://models/a@b"
 
 
+def test_the_form_of_desired_models_stays_as_it_is() -> None:
+    """Agents and the controller are upgraded one after the other."""
+    model = DesiredModel(
+        name="a",
+        source="s3://b/a",
+        endpoint="https://store.example",
+        region="r",
+        secret="s",
+        revision=ONE,
+        interval_s=9,
+        include=("x",),
+        exclude=("y",),
+        priority=1,
+        pinned=True,
+        keep=1,
+        pack="Always",
+        verification="Required",
+        verify_interval_s=8,
+        has_pending_pods=True,
+    )
+    assert msgspec.json.decode(msgspec.json.encode(node_spec((model,)))) == {
+        "models": [
+            {
+                "name": "a",
+                "source": "s3://b/a",
+                "endpoint": "https://store.example",
+                "region": "r",
+                "secret": "s",
+                "revision": ONE,
+                "intervalSeconds": 9,
+                "include": ["x"],
+                "exclude": ["y"],
+                "priority": 1,
+                "pinned": True,
+                "keep": 1,
+                "pack": "Always",
+                "verification": "Required",
+                "verifyIntervalSeconds": 8,
+                "hasPendingPods": True,
+            }
+        ]
+    }
+
+
 def test_desired_and_reported_models_are_read_as_they_were_written() -> None:
     desired = (
         DesiredModel(name="a", source="s3://b/a", interval_s=9, include=("x",), keep=1, verify_interval_s=8),

@@ -30,6 +30,19 @@ from tessera.errors import Conflict
 RESOURCE = "tessera.dev/gpu-memory"
 
 
+def test_the_text_of_a_specification_stays_as_it_is() -> None:
+    """An agent compares its own with those that an earlier version has stored."""
+    mig = msgspec.structs.replace(share(1, 4864, Mode.MIG), profile="1g.5gb", start=4, resource=RESOURCE)
+    key = RequestKey("ns", "p", "main", RESOURCE)
+    assert AssignedRequest(key=key, units=2, shares=(mig,)).specification == (
+        '["tessera.dev/gpu-memory",2,"",[{"gpu":0,"mode":"mig","profile":"1g.5gb","start":0,"memory_mib":4864,'
+        '"compute_percent":0,"isolation":"hardware","resource":"tessera.dev/gpu-memory","container":""}]]'
+    )
+    assert AssignedRequest(key=key, units=2, shares=(mig,), ask="TEXT", bound="uid").specification == (
+        '["tessera.dev/gpu-memory",2,"uid","TEXT"]'
+    )
+
+
 def request(
     pod: str, units: int, *shares: Share, since: int = 0, bound: str = "", resource: str = RESOURCE
 ) -> AssignedRequest:

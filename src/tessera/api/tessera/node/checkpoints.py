@@ -13,15 +13,23 @@ from typing import Literal
 import msgspec
 
 from tessera.api.fields import error_phrase
+from tessera.api.tessera.node.instancefields import InstanceFields
 from tessera.core.node.layouts import Recorded
 from tessera.errors import UNDECODABLE, InvalidInput
 
 __all__ = ["read", "write"]
 
 
+class _GpuFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    uuid: str
+    model: str
+    mig: bool
+    placements: tuple[InstanceFields, ...] = ()
+
+
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: Literal[1]
-    gpus: tuple[Recorded, ...]
+    gpus: tuple[_GpuFields, ...]
 
 
 _DECODER = msgspec.json.Decoder(_File)
@@ -46,9 +54,10 @@ def read(source: str, text: bytes) -> tuple[Recorded, ...]:
         ) from error
     if len({each.uuid for each in gpus}) < len(gpus):
         raise InvalidInput(source, found="it has a GPU twice", hint="write the checkpoint again")
-    return gpus
+    return tuple(msgspec.convert(each, Recorded, from_attributes=True) for each in gpus)
 
 
 def write(recorded: tuple[Recorded, ...]) -> bytes:
     """Return the text of a checkpoint, a line for each GPU."""
-    return msgspec.json.format(msgspec.json.encode(_File(1, recorded)), indent=1) + b"\n"
+    gpus = tuple(msgspec.convert(each, _GpuFields, from_attributes=True) for each in recorded)
+    return msgspec.json.format(msgspec.json.encode(_File(1, gpus)), indent=1) + b"\n"

@@ -24,16 +24,30 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _LINE = re.compile(rb"([0-9]{1,9}) ([0-9]{1,9}) ([0-9a-f]{64})")
 
 
-class _Wire(msgspec.Struct, frozen=True):
+class _FileFields(msgspec.Struct, frozen=True):
+    path: str
+    size: int
+    chunks: tuple[str, ...]
+    etag: str = ""
+    checksum: str = ""
+
+
+class _ManifestFields(msgspec.Struct, frozen=True):
     version: int
     revision: str
     source: str
-    files: tuple[ModelFile, ...]
+    files: tuple[_FileFields, ...]
+
+
+class _VerificationFields(msgspec.Struct, frozen=True):
+    at_s: float = 0.0
+    damaged: tuple[str, ...] = ()
 
 
 def write_manifest(manifest: Manifest) -> bytes:
     """Return a manifest as JSON."""
-    return msgspec.json.encode(_Wire(_VERSION, manifest.revision, manifest.source, manifest.files))
+    files = tuple(_FileFields(each.path, each.size, each.chunks, each.etag, each.checksum) for each in manifest.files)
+    return msgspec.json.encode(_ManifestFields(_VERSION, manifest.revision, manifest.source, files))
 
 
 def read_manifest(content: bytes, *, subject: str) -> Manifest:
@@ -48,7 +62,7 @@ def read_manifest(content: bytes, *, subject: str) -> Manifest:
 
     """
     try:
-        wire = msgspec.json.decode(content, type=_Wire)
+        wire = msgspec.json.decode(content, type=_ManifestFields)
     except UNDECODABLE as error:
         raise _refusal(subject, error_phrase(error, content)) from error
     if wire.version != _VERSION:
@@ -60,7 +74,8 @@ def read_manifest(content: bytes, *, subject: str) -> Manifest:
         right = file.size >= 0 and len(file.chunks) == chunk_count(file.size)
         if not right or not all(_DIGEST.fullmatch(chunk) for chunk in file.chunks):
             raise _refusal(subject, f"file {shown(file.path)} whose size and digests do not fit")
-    manifest = Manifest(wire.source, wire.files)
+    files = tuple(ModelFile(each.path, each.size, each.chunks, each.etag, each.checksum) for each in wire.files)
+    manifest = Manifest(wire.source, files)
     if manifest.revision != wire.revision:
         raise _refusal(subject, f"revision {shown(wire.revision)} for files that are {manifest.revision}")
     return manifest
@@ -72,15 +87,16 @@ def _refusal(subject: str, found: str) -> InvalidInput:
 
 def write_verification(verification: Verification) -> bytes:
     """Return the last comparison of a revision as JSON."""
-    return msgspec.json.encode(verification)
+    return msgspec.json.encode(_VerificationFields(verification.at_s, verification.damaged))
 
 
 def read_verification(content: bytes) -> Verification:
     """Return the last comparison in a file; none for a file that is broken."""
     try:
-        return msgspec.json.decode(content, type=Verification)
+        found = msgspec.json.decode(content, type=_VerificationFields)
     except UNDECODABLE:
         return Verification()
+    return Verification(found.at_s, found.damaged)
 
 
 def write_journal_line(object_index: int, chunk: int, digest: str) -> bytes:

@@ -57,7 +57,9 @@ def recorded_targets(recorded: Iterable[Recorded], inventory: Inventory) -> tupl
             raise InvalidInput(
                 f"recorded GPU {each.uuid}",
                 found="this node has no GPU of that UUID",
-                hint=f"its GPUs are {', '.join(gpus)}" if gpus else "check the driver with nvidia-smi: it shows no GPU",
+                hint=f"write the checkpoint again, of {', '.join(gpus)}"
+                if gpus
+                else "check the driver with nvidia-smi: it shows no GPU",
             )
         targets.append(_target(each, gpu))
     return tuple(sorted(targets, key=lambda target: target.index))

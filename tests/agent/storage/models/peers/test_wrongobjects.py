@@ -1,4 +1,4 @@
-"""What is fetched again of wrong objects; `tests/core/storage/models/test_repairs.py` has who is believed."""
+"""What is fetched again of wrong objects; `tests/core/storage/models/peers/test_repairs.py` has who is believed."""
 
 import pytest
 
