@@ -212,10 +212,19 @@ class _Root(click.Group):
             subject = str(error.filename or "the operating system")
             raise Unavailable(subject, found=error.strerror or str(error), hint="try again") from error
         except Exception as error:
+            if (known := _first_known(error)) is not None:
+                raise known from error
             if ctx.params["debug"]:
                 traceback.print_exc()
             text = f"unexpected {type(error).__name__}: {error}; run `tessera --debug ...` and report what it prints"
             raise _Defect(text) from error
+
+
+def _first_known(error: Exception) -> TesseraError | None:
+    """Return the first of our errors with which tasks ended; None where one ended with another."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error if isinstance(error, TesseraError) else None
 
 
 @contextlib.contextmanager

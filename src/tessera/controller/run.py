@@ -225,11 +225,8 @@ class Controller:
 
     def _take_keys(self, change: Change) -> None:
         if change.object is not None and not change.gone:
-            found, begun = change.object, self._ring.version if change.rewound else None
-            version = int(version_of(found) or 0)
-            self._ring = self._ring.observe(
-                found["metadata"].get("uid", ""), version, published_keys(found), begun=begun
-            )
+            found, version = change.object, int(version_of(change.object) or 0)
+            self._ring = self._ring.observe(found["metadata"].get("uid", ""), version, published_keys(found))
 
     def _partitioning_state(self, objects: tuple[Object, ...]) -> PartitioningState:
         authority = Authority(servers=self._ring.public, verify=verify)

@@ -210,7 +210,7 @@ class Server:
 
     def _take_keys(self, change: Change) -> None:
         if not change.gone:
-            self.view.take_keys(change.object, begun=self.view.keys.version if change.rewound else None)
+            self.view.take_keys(change.object)
         if change.gone or self.key.void:
             self._unpublished.set()
 

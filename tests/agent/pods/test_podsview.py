@@ -1,5 +1,6 @@
 """What an agent sees of its node's pods: lists that overtake each other, and processes."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -42,7 +43,27 @@ async def test_a_list_is_newer_than_the_watch_and_older_than_what_comes_after_it
 
 
 async def test_a_list_that_was_overtaken_counts_for_nothing(tmp_path: Path) -> None:
-    lists = iter([Listing(objects=(versioned("p"),), resource_version="9"), Listing(objects=(), resource_version="8")])
+    lists = iter([Listing(objects=(), resource_version="8"), Listing(objects=(versioned("p"),), resource_version="9")])
+    overtaken = asyncio.Event()
+
+    async def relist() -> Listing:
+        found = next(lists)
+        if found.resource_version == "8":
+            await overtaken.wait()
+        return found
+
+    resources = PodResources(tmp_path / "pod-resources.sock")
+    seen = PodsView(ListedPods(lambda: (), relist), DeviceCheckpoint(tmp_path), resources, proc=tmp_path)
+    slow = asyncio.create_task(seen.refresh())
+    await asyncio.sleep(0)
+    await seen.refresh()
+    overtaken.set()
+    await slow
+    assert names(seen) == ["p"]
+
+
+async def test_a_list_of_a_restored_etcd_counts_though_it_is_older(tmp_path: Path) -> None:
+    lists = iter([Listing(objects=(), resource_version="9"), Listing(objects=(versioned("p"),), resource_version="8")])
     seen = view(tmp_path, lists=lambda: next(lists))
     await seen.refresh()
     await seen.refresh()

@@ -13,7 +13,7 @@ from builders.kubeobjects import Object, gpu, gpunode, node, pod, share
 from harness import virtualtime
 from tessera.cli.defrag import execute
 from tessera.cli.defrag.moving import TAINT, MoveRunner, observe
-from tessera.clients.kube import DISRUPTION_BUDGETS, GPU_NODES, NODES, PODS, Kind, Kube, MemoryKube
+from tessera.clients.kube import DISRUPTION_BUDGETS, GPU_NODES, NODES, PODS, Kind, Kube, MemoryKube, name_of, uid_of
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.defrag import PodToPlace, propose
 from tessera.errors import Conflict, TesseraError, Unavailable, Unsupported
@@ -176,8 +176,11 @@ class Stubborn(MemoryKube):
     refusals = 0
     unanswered = 0
     other = False
+    evicted = ""
+    """UID for which the last eviction was requested."""
 
     async def evict(self, name: str, namespace: str, *, uid: str = "") -> None:
+        self.evicted = uid
         if self.refusals:
             self.refusals -= 1
             raise Unavailable("eviction", found="a budget", expected="another")
@@ -204,7 +207,10 @@ async def stubborn(**faults: int) -> Stubborn:
 
 def test_a_budget_that_refuses_for_a_while_is_waited_for() -> None:
     async def act() -> list[str]:
-        mover, _ = await made(await stubborn(refusals=3), replaced, "ns/big")
+        kube = await stubborn(refusals=3)
+        pods = {name_of(each): uid_of(each) for each in (await kube.list(PODS)).objects}
+        mover, _ = await made(kube, replaced, "ns/big")
+        assert kube.evicted == pods["ns", "web-0"], "no other of its name"
         return [*mover.evicted]
 
     assert virtualtime.run(act()) == ["ns/web-0"]

@@ -18,11 +18,13 @@ from tessera.clients.kube import (
     GPU_NODES,
     Change,
     Expired,
+    HistoryRewound,
     Kind,
     Listing,
     MemoryKube,
     Object,
     Selection,
+    Silent,
     Store,
     WatchEvent,
     follow,
@@ -51,6 +53,7 @@ class Followed:
         self.kube = kube
         self.told: list[str] = []
         self.troubles: list[Exception] = []
+        self.ended: type[BaseException] | None = None
 
     async def settled(self, seconds: float = 30.0) -> list[str]:
         """Wait, and return what was received since the last call."""
@@ -64,8 +67,11 @@ async def followed(kube: MemoryKube, kind: Kind = CONFIG_MAPS) -> AsyncIterator[
     seen = Followed(kube)
 
     async def run() -> None:
-        async for change in follow(kube, kind, on_error=seen.troubles.append):
-            seen.told.append(text(change))
+        try:
+            async for change in follow(kube, kind, on_error=seen.troubles.append):
+                seen.told.append(text(change))
+        except HistoryRewound:
+            seen.ended = HistoryRewound
 
     task = asyncio.create_task(run())
     try:
@@ -105,39 +111,79 @@ async def test_a_broken_watch_is_taken_up_where_it_broke() -> None:
 
 
 class Restored(MemoryKube):
-    """Its etcd is restored from a backup: lists are of then, and versions count on from there."""
+    """Lists show what a test says, as after etcd was restored from a backup; watches expire after a minute."""
 
-    backup: Listing | None = None
+    def __init__(self, shown: Listing) -> None:
+        super().__init__()
+        self.shown = shown
 
-    async def list(self, kind: Kind, selection: Selection | None = None) -> Listing:
-        return self.backup or await super().list(kind, selection or EVERYTHING)
+    async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:
+        del kind, selection
+        return self.shown
+
+    async def watch(self, kind: Kind, since: str, selection: Selection = EVERYTHING) -> AsyncIterator[WatchEvent]:
+        del selection
+        await asyncio.sleep(60)
+        if since:
+            raise Expired(kind.plural, found="too old")
+        yield WatchEvent(object={})
+
+
+def listing(version: int, **versions: int) -> Listing:
+    metadata = {
+        name: {"name": name, "namespace": "default", "uid": name, "resourceVersion": str(each)}
+        for name, each in versions.items()
+    }
+    return Listing(objects=tuple({"metadata": each} for each in metadata.values()), resource_version=str(version))
+
+
+# What is listed after "one" of version 100 and "two" of version 120: whether that can follow.
+AFTER = {
+    "the same": (listing(120, one=100, two=120), True),
+    "later ones, and one less": (listing(130, one=121, three=122), True),
+    "a list of before": (listing(110, one=100), False),
+    "an earlier version of one": (listing(900, one=100, two=90), False),
+    "one of before that was gone": (listing(900, one=100, two=120, three=50), False),
+}
+
+
+@pytest.mark.parametrize("case", AFTER)
+def test_a_follower_ends_where_etcd_was_restored_from_a_backup(case: str) -> None:
+    after, goes_on = AFTER[case]
+
+    async def check() -> None:
+        kube = Restored(listing(120, one=100, two=120))
+        async with followed(kube) as seen:
+            assert await seen.settled() == ["+one?", "+two?", "="]
+            kube.shown = after
+            await seen.settled(100)
+            assert seen.ended is (None if goes_on else HistoryRewound)
+
+    virtualtime.run(check())
+
+
+class Mute(MemoryKube):
+    """Its first watch says nothing of what happens."""
+
+    mute = True
+
+    async def watch(self, kind: Kind, since: str, selection: Selection = EVERYTHING) -> AsyncIterator[WatchEvent]:
+        if self.mute:
+            self.mute = False
+            await asyncio.sleep(150)
+            raise Silent("watch", found="nothing in 150 s")
+        async for event in super().watch(kind, since, selection):
+            yield event
 
 
 @in_virtual_time
-async def test_a_list_that_is_older_than_what_was_yielded_is_marked() -> None:
-    kube = Restored()
-    made = await kube.create(CONFIG_MAPS, config_map("one"))
-    backup = await kube.list(CONFIG_MAPS)
-    changes: list[Change] = []
-    store = Store(kube, CONFIG_MAPS, on_change=changes.append)
-    task = asyncio.create_task(store.run())
-    await asyncio.sleep(1)
-    await kube.patch(CONFIG_MAPS, "one", {"data": {"life": "second"}}, namespace="default")
-    await asyncio.sleep(1)
-    assert [each.rewound for each in changes] == [False, False, False]
-    kube.backup = backup
-    kube.stop()
-    await asyncio.sleep(1)
-    kube.start()
-    kube.forget_history()
-    await kube.create(CONFIG_MAPS, config_map("two"))
-    kube.forget_history()
-    await asyncio.sleep(60)
-    task.cancel()
-    await asyncio.wait({task})
-    again, mark = changes[3:5]
-    assert (again.object, again.rewound, mark.rewound) == (made, True, True)
-    assert not any(each.rewound for each in changes[5:])
+async def test_after_silence_the_objects_are_listed() -> None:
+    kube = Mute()
+    async with followed(kube) as seen:
+        assert await seen.settled() == ["="]
+        await kube.create(CONFIG_MAPS, config_map("one"))
+        assert await seen.settled(100) == []
+        assert await seen.settled(100) == ["+one?", "="]
 
 
 FORGOTTEN = {

@@ -172,9 +172,8 @@ class AssignmentKeys:
     def _take_change(self, change: Change) -> None:
         if change.object is not None and not change.gone:
             # The first list starts after everything that was stored.
-            now = change.rewound or not self._listed
-            self._listed = True
-            self._take(change.object, self._ring.version if now else None)
+            first, self._listed = not self._listed, True
+            self._take(change.object, self._ring.version if first else None)
 
     def _take(self, config_map: Object, begun: int | None) -> None:
         uid, version = config_map["metadata"].get("uid", ""), int(version_of(config_map) or 0)

@@ -190,10 +190,11 @@ class PodsView:
             TesseraError: the API server does not answer.
 
         """
+        begun = self._moment
         listing = await self._bound.relist()
         moment = int(listing.resource_version or 0)
-        if moment < self._moment:
-            return  # a later read has come before
+        if moment < self._moment != begun:
+            return  # a later read has come before; where none has, etcd was restored from a backup
         known = {uid_of(pod): pod for pod in (*self._listed.values(), *self._bound.pods())}
         # An unchanged pod stays the same object, so that it is not parsed again.
         self._listed = {uid_of(pod): _unchanged(known.get(uid_of(pod)), pod) for pod in listing.objects}

@@ -159,9 +159,10 @@ class MoveRunner:
         asked = False
         async for last in self._times(_REFUSED_PAUSE_S):
             pod = await self._kube.get(PODS, name, namespace)
-            if asked and pod is None:
+            gone = pod is None or (pod["metadata"].get("uid") or "") != move.uid
+            if asked and gone:
                 return
-            if pod is None or (pod["metadata"].get("uid") or "") != move.uid:
+            if pod is None or gone:
                 raise Conflict(
                     f"pod {move.pod}",
                     found=f"it was deleted or replaced, and the move is of UID {move.uid}",
@@ -170,7 +171,7 @@ class MoveRunner:
             if is_terminating(pod):
                 return
             try:
-                await self._kube.evict(name, namespace)
+                await self._kube.evict(name, namespace, uid=move.uid)
             except Unavailable as error:
                 if last:
                     raise

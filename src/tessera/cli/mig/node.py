@@ -184,7 +184,7 @@ def _on_node(kube: Kube, node: str) -> Evict:
                 found=f"it is on node {where}, not {node}" if pod else "this cluster has no such pod",
                 hint="check that --node and --kubeconfig are of this node and its cluster",
             )
-        await kube.evict(name, namespace)
+        await kube.evict(name, namespace, uid=pod["metadata"].get("uid") or "")
 
     return evict
 

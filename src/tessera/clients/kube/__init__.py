@@ -3,7 +3,7 @@
 from tessera.clients.kube.cluster import find_access
 from tessera.clients.kube.election import Election, LeaseLock
 from tessera.clients.kube.events import record_event
-from tessera.clients.kube.follow import Change, Store, follow, watch_loop
+from tessera.clients.kube.follow import Change, HistoryRewound, Store, follow, watch_loop
 from tessera.clients.kube.memory import MemoryKube
 from tessera.clients.kube.protocol import (
     API_SERVICES,
@@ -46,6 +46,7 @@ from tessera.clients.kube.protocol import (
     Listing,
     Object,
     Selection,
+    Silent,
     Subresource,
     Tunnel,
     Unanswered,
@@ -96,6 +97,7 @@ __all__ = [
     "Election",
     "Expired",
     "Forbidden",
+    "HistoryRewound",
     "HttpKube",
     "Kind",
     "Kube",
@@ -104,6 +106,7 @@ __all__ = [
     "MemoryKube",
     "Object",
     "Selection",
+    "Silent",
     "Store",
     "Subresource",
     "Tunnel",

@@ -13,14 +13,15 @@ from tessera.clients.kube.protocol import (
     Listing,
     Object,
     Selection,
+    Silent,
     name_of,
     uid_of,
     version_of,
 )
-from tessera.errors import TesseraError, Unavailable
+from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.measures import Measures
 
-__all__ = ["Change", "Store", "follow", "watch_loop"]
+__all__ = ["Change", "HistoryRewound", "Store", "follow", "watch_loop"]
 
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 10.0
@@ -38,11 +39,16 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     Objects unchanged in a list are not yielded again: there was no version between.
     """
-    rewound: bool = False
-    """Whether its list is older than what was yielded before: etcd was restored from a backup."""
     listing: Listing | None = None
     """With the mark that all have been yielded: the list. A caller that learned of an object otherwise, as by getting
     it, gets no deletion of before the list, and finds here that it is missing."""
+
+
+class HistoryRewound(Conflict):
+    """The objects are of before what was yielded: etcd was restored from a backup.
+
+    What a process has observed and decided since then is of a cluster that is no more. It ends, and is started anew.
+    """
 
 
 async def follow(
@@ -60,6 +66,13 @@ async def follow(
     objects a recreated one. After an error there is a pause that grows to 10 s, also while the CRD is missing.
     `on_error` is called with each error that was recovered from; `on_word` for each list and event, including the
     bookmarks by which a server says once a minute that nothing has changed.
+
+    A watch that was silent is not resumed: with an etcd restored from a backup the API server says nothing until its
+    versions have reached those of before, and then goes on as if nothing was missed.
+
+    Raises:
+        HistoryRewound: etcd was restored from a backup.
+
     """
     known: dict[tuple[str, str], Object] = {}
     since, last, pauses = "", "", _Pauses()
@@ -69,17 +82,22 @@ async def follow(
             if not since:
                 listing = await kube.list(kind, selection)
                 on_word()
-                rewound = _is_older(listing.resource_version, last)
+                _check_history(kind, listing, known, last)
                 for change in _differences(known, listing.objects):
-                    yield msgspec.structs.replace(change, rewound=rewound)
+                    yield change
                 since = last = listing.resource_version
-                yield Change(listing=listing, rewound=rewound)
+                yield Change(listing=listing)
             async for event in kube.watch(kind, since, selection):
                 pauses.progress()
                 on_word()
                 since = last = version_of(event.object) or since
                 if not event.bookmark:
                     yield _take(known, event.object, gone=event.gone)
+        except HistoryRewound:
+            raise
+        except Silent as error:
+            since = ""
+            on_error(error)
         except Unavailable as error:
             on_error(error)
         except TesseraError as error:  # an expired version, a missing CRD, a rejection that may be temporary
@@ -125,6 +143,26 @@ def _take(known: dict[tuple[str, str], Object], obj: Object, *, gone: bool, skip
     else:
         known[name_of(obj)] = obj
     return Change(object=obj, gone=gone, skipped=skipped)
+
+
+def _check_history(kind: Kind, listing: Listing, known: Mapping[tuple[str, str], Object], last: str) -> None:
+    """Raise where a list has what there was not when its objects had the versions that they have.
+
+    Args:
+        kind: of the objects.
+        listing: what the API server has now.
+        known: all objects as they were at version `last`.
+        last: the last observed version; empty before the first.
+
+    """
+    changed = (each for each in listing.objects if _state(known.get(name_of(each))) != _state(each))
+    versions = (listing.resource_version, *(version_of(each) for each in changed))
+    if any(_is_older(each, last) for each in versions):
+        raise HistoryRewound(
+            f"{kind.plural} of the cluster",
+            found="they are older than those observed before, as after a restore of etcd from a backup",
+            hint="this process ends, and has to be started again",
+        )
 
 
 def _is_older(version: str, other: str) -> bool:

@@ -50,6 +50,7 @@ __all__ = [
     "Listing",
     "Object",
     "Selection",
+    "Silent",
     "Subresource",
     "Tunnel",
     "Unanswered",
@@ -194,6 +195,10 @@ class Expired(Conflict):
 
 class Unanswered(Unavailable):
     """The result is unknown: the request may have been processed or not. Read before retrying."""
+
+
+class Silent(Unavailable):
+    """A watch on which not even a bookmark came for too long."""
 
 
 class Forbidden(Unavailable):

@@ -23,6 +23,7 @@ from tessera.clients.kube.protocol import (
     Listing,
     Object,
     Selection,
+    Silent,
     Subresource,
     Unanswered,
     WatchEvent,
@@ -377,8 +378,12 @@ async def _lines(chunks: AsyncIterator[bytes], requested: _Request, silence_s: f
     """Yield the lines of a stream; it is given up when it is silent for too long."""
     begun = b""
     while True:
-        async with _translated(requested.subject, silence_s):
-            chunk = await anext(chunks, None)
+        try:
+            async with asyncio.timeout(silence_s), _translated(requested.subject, None):
+                chunk = await anext(chunks, None)
+        except TimeoutError as error:
+            found = f"nothing in {silence_s:g} s, not even that nothing has changed"
+            raise Silent(requested.subject, found=found, hint="check that the API server answers") from error
         if chunk is None:
             return
         *lines, begun = (begun + chunk).split(b"\n")
