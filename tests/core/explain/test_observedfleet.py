@@ -157,6 +157,15 @@ def test_a_pod_s_workload_is_its_owner_s_wherever_it_is_shown(owner: tuple[str, 
     assert [each.workload for each in slowdown.caused_by] == [want, ""]
 
 
+def test_a_node_that_claims_the_gpu_of_another_takes_nothing_from_it() -> None:
+    liar = gpunode("b", gpu(0))
+    liar["status"]["gpus"][0]["uuid"] = "GPU-a-0"
+    objects = [node(), node("b"), gpunode("a", gpu(0)), liar]
+    objects += [pod(name, WHOLE, share(0, 40000, Mode.WHOLE), node=on) for name, on in (("p", "a"), ("q", "b"))]
+    memory_mib = {(name, "GPU-a-0"): {PodKey("ns/p"): 5, PodKey("ns/q"): 7} for name in "ab"}
+    assert view_of(*objects, memory_mib=memory_mib).memory_mib == {"GPU-a-0": {"ns/p": 5, "ns/q": 7}}
+
+
 def test_a_measured_percent_changes_no_node() -> None:
     objects = (node(), pod("p", WHOLE, share(0, 40000, Mode.WHOLE)), gpunode("a", gpu(0)))
 

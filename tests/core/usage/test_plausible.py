@@ -12,7 +12,7 @@ from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading, RemappedRows
 from tessera.core.usage.plausible import discard_implausible, percentage, possible
 
-ABSURD = [-1, 2**64 - 1, 2**63, math.nan, math.inf, -math.inf, "7", None, True]
+ABSURD = [-1, 2**64 - 1, 2**63, math.nan, math.inf, -math.inf, 10**400, "7", None, True]
 
 
 @pytest.mark.parametrize("value", ABSURD)

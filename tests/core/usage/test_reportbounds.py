@@ -34,7 +34,7 @@ def numbers(report: UsageReport) -> Iterator[float]:
             yield each
 
 
-@given(*[NUMBERS] * 4, st.integers(-(2**70), 2**70), st.text(max_size=20))
+@given(*[NUMBERS] * 4, st.integers(-(2**70), 2**70) | st.just(10**400), st.text(max_size=20))
 def test_no_impossible_value_is_left(
     memory: int | None, percent: float | None, power: float | None, since: float | None, index: int, cause: str
 ) -> None:

@@ -118,7 +118,7 @@ def fleet_view(observed: PageObservation) -> FleetView:
         model_servers=observed.measured.model_servers,
         recommendations=tuple(_recommended(observed, pods)),
         activity={key: round(percent) for key, percent in sorted(activity.items()) if key in allocated},
-        memory_mib=dict(_memory(views, observed.measured, places)),
+        memory_mib=_memory(views, observed.measured, places),
         namespaces=tuple(sorted(namespaces)),
         notes=found.notes,
     )
@@ -126,13 +126,18 @@ def fleet_view(observed: PageObservation) -> FleetView:
 
 def _memory(
     nodes: Iterable[NodeView], measured: MeasuredUsage, places: Mapping[PodKey, str | None]
-) -> Iterator[tuple[str, dict[str, int]]]:
-    """Yield the memory that a node's own pods use of its own GPUs, by UUID."""
+) -> dict[str, dict[str, int]]:
+    """Return the memory that nodes' own pods use, by UUID of the GPU and pod.
+
+    A node that says that it has the GPU of another takes nothing away of the other's.
+    """
+    found = defaultdict[str, dict[str, int]](dict)
     for node in nodes:
         for gpu in node.gpus:
             reported = measured.memory_mib.get((node.name, gpu.uuid), {})
             if own := {str(key): mib for key, mib in sorted(reported.items()) if places.get(key) == node.name}:
-                yield gpu.uuid, own
+                found[gpu.uuid] |= own
+    return dict(found)
 
 
 def _planned(nodes: Iterable[NodeView]) -> Mapping[str, Sequence[str]]:

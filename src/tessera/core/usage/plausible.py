@@ -1,6 +1,5 @@
 """Filters a driver's measurements: an impossible value counts as not reported."""
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -48,7 +47,7 @@ def possible(value: object, most: float) -> bool:
     """Return whether a value is a number from 0 to `most`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return math.isfinite(value) and 0 <= value <= most
+    return 0 <= value <= most
 
 
 def percentage(value: Any) -> Any:
