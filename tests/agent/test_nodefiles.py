@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.nodefiles import read_file, read_regular, remove_any, require_room
+from tessera.agent.nodefiles import entries, read_file, read_regular, remove_any, require_room
 from tessera.errors import InvalidInput
 
 MIB = 1 << 20
@@ -57,3 +57,20 @@ def test_what_is_no_file_of_our_own_is_not_read_and_whatever_it_is_removed(socke
     assert list(top.iterdir()) == []
     with pytest.raises(FileNotFoundError):
         read_regular(file)
+
+
+def test_folders_nested_too_deep_for_recursion_are_removed(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    top.mkdir()
+    here = os.open(top, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("a", dir_fd=here)
+        os.symlink("/etc", "b", dir_fd=here)
+        inner = os.open("a", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    assert sum(1 for _ in entries(top)) == 3000
+    remove_any(top)
+    assert list(tmp_path.iterdir()) == []
+    assert Path("/etc").is_dir()

@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from tessera.errors import UNDECODABLE, InvalidInput
@@ -13,12 +14,16 @@ from tessera.errors import UNDECODABLE, InvalidInput
 __all__ = [
     "LARGEST_SPEC",
     "UNREADABLE",
+    "entries",
     "first_line",
+    "has_files_alone",
+    "is_folder",
     "open_regular",
     "printable",
     "read_file",
     "read_regular",
     "remove_any",
+    "remove_folder",
     "require_room",
     "write_through",
 ]
@@ -27,6 +32,8 @@ LARGEST_SPEC = 8 << 20
 """Largest CDI specification; one GPU with its libraries takes a few thousand bytes."""
 UNREADABLE = (OSError, *UNDECODABLE)
 """Errors of reading and decoding a file, whatever is in it."""
+_RECURSIVE = 100
+"""Nested folders that are removed by recursion."""
 
 
 def printable(path: Path) -> str:
@@ -85,10 +92,48 @@ def read_regular(path: Path) -> bytes:
 
 def remove_any(path: Path) -> None:
     """Remove what is at a path of our own, if anything, whatever it is; a link is not followed."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+    if is_folder(path):
+        remove_folder(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder of our own, however deep its folders are nested; no link is followed."""
+    top = os.fspath(path)
+    inner = [each.path for each in entries(path) if each.is_dir(follow_symlinks=False)]
+    for each in reversed(inner):  # what is in a folder before the folder
+        if each.count("/") - top.count("/") > _RECURSIVE:
+            shutil.rmtree(each)
+    shutil.rmtree(path)
+
+
+def is_folder(path: str | Path) -> bool:
+    """Return whether a path is a folder, and not a link to one."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError as error:
+        if error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+            raise
+        return False
+
+
+def has_files_alone(folder: Path) -> bool:
+    """Return whether a path is a folder with regular files and folders alone, at any depth: no links, no pipes."""
+    return is_folder(folder) and all(
+        each.is_file(follow_symlinks=False) or each.is_dir(follow_symlinks=False) for each in entries(folder)
+    )
+
+
+def entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Yield all that is below a folder, at any depth, a folder before what is in it; no link is followed."""
+    folders = [os.fspath(folder)]
+    while folders:
+        with os.scandir(folders.pop()) as found:
+            for each in found:
+                if each.is_dir(follow_symlinks=False):
+                    folders.append(each.path)
+                yield each
 
 
 def first_line(path: Path) -> str:

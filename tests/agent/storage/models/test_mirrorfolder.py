@@ -9,6 +9,7 @@ import pytest
 
 from harness.kills import Changes, not_killed
 from harness.modelsyncs import FIRST, QUICK, SECOND, contents, run
+from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.mirror import sync_mirror
 from tessera.agent.storage.models.mirrorfolder import MirrorFolder
 from tessera.agent.storage.models.opening import open_folder
@@ -53,6 +54,46 @@ def test_a_link_where_a_folder_was_saves_what_lies_behind_it(tmp_path: Path) -> 
     (top / "weights").symlink_to(elsewhere)
     sync_mirror(MemoryStore({"config.json": b"{}"}), top, QUICK)
     assert {path.name for path in elsewhere.iterdir()} == {"0.bin", "1.bin"}
+
+
+def test_a_link_to_a_folder_with_the_same_files_is_damage_and_refused(tmp_path: Path) -> None:
+    top, elsewhere = tmp_path / "top", tmp_path / "elsewhere"
+    name = sync_mirror(MemoryStore(FIRST), top, QUICK).revision
+    shutil.copytree(top / "weights", elsewhere)
+    os.utime(top / NOTES / "mirror.json")
+    shutil.rmtree(top / "weights")
+    (top / "weights").symlink_to(elsewhere)
+    assert MirrorFolder(top).damaged(name, ChunkReads()).keys() == {"weights/0.bin", "weights/1.bin"}
+    with pytest.raises(Conflict, match=r"weights: a file or a link, and the source has a folder: move it away"):
+        sync_mirror(MemoryStore(FIRST), top, QUICK)
+    (top / "weights").unlink()
+    sync_mirror(MemoryStore(FIRST), top, QUICK)
+    assert contents(top) == FIRST
+
+
+@pytest.mark.parametrize("place", ["", "weights"])
+def test_an_interrupted_install_takes_no_file_from_behind_a_link(place: str, tmp_path: Path) -> None:
+    top, elsewhere = tmp_path / "top", tmp_path / "elsewhere"
+    sync_mirror(MemoryStore(FIRST), top, QUICK)
+    for name in ("1.bin", "weights/1.bin"):
+        (elsewhere / name).parent.mkdir(parents=True, exist_ok=True)
+        (elsewhere / name).write_bytes(b"precious")
+    shutil.copy(top / NOTES / "mirror.json", top / NOTES / "mirror-next.json")
+    arriving = top / NOTES / "arriving" / place
+    arriving.parent.mkdir(exist_ok=True)
+    arriving.symlink_to(elsewhere)
+    sync_mirror(MemoryStore(FIRST), top, QUICK)
+    assert contents(elsewhere) == {"1.bin": b"precious", "weights/1.bin": b"precious"}
+    assert contents(top) == FIRST
+    assert sorted(path.name for path in (top / NOTES).iterdir()) == ["lock", "mirror.json", "staging"]
+
+
+def test_what_a_killed_process_left_of_a_record_is_removed_by_the_next_sync(tmp_path: Path) -> None:
+    sync_mirror(MemoryStore(FIRST), tmp_path, QUICK)
+    for name in (".mirror-next.json.17", ".mirror.json.18"):
+        (tmp_path / NOTES / name).write_bytes(b"{")
+    sync_mirror(MemoryStore(FIRST), tmp_path, QUICK)
+    assert sorted(path.name for path in (tmp_path / NOTES).iterdir()) == ["lock", "mirror.json", "staging"]
 
 
 def test_what_arrived_before_a_crash_is_brought_in_by_the_next(tmp_path: Path) -> None:

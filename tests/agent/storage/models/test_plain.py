@@ -1,6 +1,7 @@
 """Files compared with their manifest."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -105,3 +106,65 @@ def test_what_is_no_regular_file_is_damaged_not_waited_for_and_mended(other: str
     run(store, tmp_path)
     assert (content(tmp_path / "current"), folder.damaged(revision, ChunkReads())) == (CONTENTS, {})
     assert folder.warm(revision) == sum(map(len, CONTENTS.values()))
+
+
+def a_link(path: Path, elsewhere: Path) -> None:
+    path.symlink_to(elsewhere)
+
+
+def a_file(path: Path, _elsewhere: Path) -> None:
+    path.write_bytes(b"")
+
+
+def a_pipe(path: Path, _elsewhere: Path) -> None:
+    os.mkfifo(path)
+
+
+DEEP = {"config.json": b"{}", "sub/deep/x": b"weights", "sub/y": b"more"}
+
+
+@pytest.mark.parametrize("other", [a_link, a_file, a_pipe])
+@pytest.mark.parametrize("folder", ["", "sub", "sub/deep"])
+@pytest.mark.parametrize("update", [False, True], ids=["same", "update"])
+def test_what_is_in_place_of_a_folder_is_damage_and_replaced_and_nothing_is_written_through_it(
+    folder: str, other: Callable[[Path, Path], None], *, update: bool, tmp_path: Path
+) -> None:
+    top, elsewhere, store = tmp_path / "top", tmp_path / "elsewhere", MemoryStore(DEEP)
+    revision = run(store, top).revision
+    opened, replaced = ModelFolder(top), top / "versions" / revision / folder
+    shutil.copytree(replaced, elsewhere)  # of the same sizes: nothing but the link shows
+    for name in ("x", "y"):
+        for parent in (elsewhere, elsewhere / "deep"):
+            if not (parent / name).exists():
+                (parent / name / "precious").mkdir(parents=True)
+
+    def outside() -> tuple[dict[str, bytes], dict[Path, int]]:
+        return content(elsewhere), {path: path.stat().st_ino for path in elsewhere.rglob("*")}
+
+    before = outside()
+    shutil.rmtree(replaced)
+    other(replaced, elsewhere)
+    assert opened.select("") == [revision]
+    inside = {path for path in DEEP if path.startswith(folder)}
+    assert opened.damaged(revision, ChunkReads()).keys() == opened.damaged(revision, None).keys() == inside
+    wanted = {**DEEP, "config.json": b"new"} if update else DEEP
+    done = run(MemoryStore(wanted), top)
+    assert (content(top / "current"), opened.damaged(done.revision, ChunkReads())) == (wanted, {})
+    assert outside() == before
+    assert all(path.stat().st_nlink == 1 for path in elsewhere.rglob("*") if path.is_file()), "none is reused"
+    run(MemoryStore(DEEP), top)
+    assert (content(top / "current"), opened.damaged(revision, ChunkReads())) == (DEEP, {})
+    assert not any(path.is_symlink() for path in (top / "versions").rglob("*"))
+
+
+def test_a_link_to_the_same_folder_of_another_revision_is_replaced_too(tmp_path: Path) -> None:
+    store = MemoryStore(DEEP)
+    first = run(store, tmp_path).revision
+    store.contents["config.json"] = b"new"
+    second = run(store, tmp_path).revision
+    folder = ModelFolder(tmp_path)
+    shutil.rmtree(folder.versions / second / "sub")
+    (folder.versions / second / "sub").symlink_to(folder.versions / first / "sub")
+    assert folder.damaged(second, None).keys() == {"sub/deep/x", "sub/y"}
+    run(store, tmp_path)
+    assert folder.damaged(second, ChunkReads()) == folder.damaged(first, ChunkReads()) == {}

@@ -1,15 +1,20 @@
 """A folder that a store is synced to: who may change it, and how its revisions are named."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harness.modelsyncs import CONTENTS, FIRST, QUICK, run
+from harness.modelsyncs import CONTENTS, FIRST, QUICK, content, contents, run
+from tessera.agent.nodefiles import remove_any
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.mirror import sync_mirror
 from tessera.agent.storage.models.opening import open_folder
-from tessera.clients.store import MemoryStore
+from tessera.clients.store import MemoryStore, Refused
+from tessera.core.storage.models.revisions import StoredObject
 from tessera.errors import Conflict, InvalidInput, Unavailable
 
 
@@ -64,3 +69,38 @@ def test_a_full_disk_is_named_and_what_was_staged_is_freed_other_errors_are_not(
     with pytest.raises(Unavailable, match="the disk is full"), folder.freeing_if_full(staged):
         raise OSError(28, "No space left on device")
     assert not staged.exists()
+
+
+@pytest.mark.parametrize("mirror", [False, True], ids=["revisions", "mirror"])
+@pytest.mark.parametrize("place", ["", "files", "files/weights", "files/config.json", "journal"])
+def test_what_an_earlier_sync_left_is_not_written_to_through_a_link(
+    place: str, *, mirror: bool, tmp_path: Path
+) -> None:
+    """As after a kill: the same is being fetched again."""
+    top, elsewhere = tmp_path / "top", tmp_path / "elsewhere"
+
+    class Unreadable(MemoryStore):
+        @contextmanager
+        def read(self, stored: StoredObject, start: int, stop: int) -> Iterator[Any]:
+            if stored.path == "weights/0.bin":
+                raise Refused("403 Forbidden")
+            with super().read(stored, start, stop) as body:
+                yield body
+
+    def fetch(store: MemoryStore) -> None:
+        if mirror:
+            sync_mirror(store, top, QUICK)
+        else:
+            run(store, top)
+
+    with pytest.raises(Unavailable, match="403"):
+        fetch(Unreadable(FIRST))
+    (plan,) = (top / ".tessera/staging").iterdir()
+    for name in ("0.bin", "weights/0.bin", "files/weights/0.bin"):
+        (elsewhere / name).parent.mkdir(parents=True, exist_ok=True)
+        (elsewhere / name).write_bytes(b"precious")
+    remove_any(plan / place)
+    (plan / place).symlink_to(elsewhere / "0.bin" if place in {"files/config.json", "journal"} else elsewhere)
+    fetch(MemoryStore(FIRST))
+    assert content(elsewhere) == dict.fromkeys(("0.bin", "weights/0.bin", "files/weights/0.bin"), b"precious")
+    assert contents(top if mirror else top / "current") == FIRST

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from tessera.agent.nodefiles import is_folder, remove_folder
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.inuse import revisions_in_use
@@ -93,7 +93,7 @@ class ModelDisk:
         """Return whether a revision is complete: with a manifest that can be read, which has files."""
         folder = self.model(name)
         is_known = self.facts(name, revision).files > 0
-        return is_known and (folder.versions / revision).is_dir() and folder.form(revision).is_readable
+        return is_known and is_folder(folder.versions / revision) and folder.form(revision).is_readable
 
     def claim(self, name: str) -> ModelFolder:
         """Return the folder of a model, created if missing.
@@ -122,7 +122,8 @@ class ModelDisk:
         found = {}
         for path in sorted(self._here.iterdir()) if self._here.is_dir() else ():
             if path.name.startswith(_REMOVED):
-                shutil.rmtree(path, ignore_errors=True)
+                with contextlib.suppress(OSError):  # the next pass tries again
+                    remove_folder(path)
             elif not path.is_symlink() and (path / NOTES / _MARK).is_file():
                 self._mount(path.name)
                 folder = self.model(path.name)
@@ -270,7 +271,7 @@ class ModelDisk:
                 # Under this name it is unused; leftovers of a crash are removed when the folder is read next.
                 gone = self._here / f"{_REMOVED}{name}"
                 folder.top.rename(gone)
-                shutil.rmtree(gone)
+                remove_folder(gone)
         except Conflict:
             return False
         self._facts = {key: each for key, each in self._facts.items() if key[0] != name}

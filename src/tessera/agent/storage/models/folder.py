@@ -11,20 +11,21 @@ current -> versions/REVISION      switched atomically
 
 import contextlib
 import errno
+import os
 import re
-import shutil
 import time
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from tessera.agent.nodefiles import remove_any
+from tessera.agent.nodefiles import is_folder, remove_any, remove_folder
 from tessera.agent.storage.models.chunkfiles import sync_file_system
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.forms import PackedRevision, PlainRevision, RevisionForm
 from tessera.agent.storage.models.inuse import revisions_in_use
 from tessera.agent.storage.models.mirrorfolder import MirrorFolder
+from tessera.agent.storage.models.plain import LINKED
 from tessera.agent.storage.models.records import RevisionRecords
 from tessera.agent.storage.models.syncedfolder import Revision, SyncedFolder
 from tessera.clients.disks import ErofsMounts, HostErofsMounts
@@ -65,8 +66,11 @@ class ModelFolder(SyncedFolder):
 
     def _recover(self) -> None:
         """Clean up after a killed process: trash, and folders, images and records without each other."""
-        shutil.rmtree(self._trash)
+        remove_folder(self._trash)
         self._trash.mkdir()
+        for path in self.versions.iterdir():
+            if _NAME.fullmatch(path.name) and not is_folder(path):
+                path.unlink()  # a link is no revision, whatever it leads to
         for name in self.records.names():
             if not (self.versions / name).is_dir():
                 self.records.remove(name)
@@ -119,7 +123,7 @@ class ModelFolder(SyncedFolder):
         """Return each manifest, or what is wrong with it."""
         found: dict[str, Manifest | InvalidInput] = {}
         for name in self.records.names():
-            if (self.versions / name).is_dir():
+            if os.path.lexists(self.versions / name):
                 with contextlib.suppress(FileNotFoundError):  # it was evicted just now
                     try:
                         found[name] = self.records.manifest(name)
@@ -152,7 +156,7 @@ class ModelFolder(SyncedFolder):
         except OSError:
             return ""
         there = self.versions / name
-        return name if there.is_dir() and (self.top / "current").resolve() == there.resolve() else ""
+        return name if is_folder(there) and (self.top / "current").resolve() == there.resolve() else ""
 
     def revisions(self) -> list[Revision]:
         """Return all revisions, the most recently used first."""
@@ -193,11 +197,13 @@ class ModelFolder(SyncedFolder):
             FileNotFoundError: it is not there, or was evicted meanwhile.
 
         """
-        records = self.records
-        damaged = self.form(revision).damaged(records.manifest(revision), reads)
+        records, manifest = self.records, self.records.manifest(revision)
+        if (self.versions / revision).is_symlink():
+            return dict.fromkeys((file.path for file in manifest.files), LINKED)
+        damaged = self.form(revision).damaged(manifest, reads)
         if reads is None:
             return dict.fromkeys(records.verification(revision).damaged, "damaged when it was verified") | damaged
-        if not (records.has(revision) and (self.versions / revision).is_dir()):
+        if not (records.has(revision) and os.path.lexists(self.versions / revision)):
             raise FileNotFoundError(errno.ENOENT, "the revision was evicted meanwhile", str(self.versions / revision))
         with contextlib.suppress(OSError):  # a disk that cannot be written can be compared
             records.write_verification(revision, Verification(time.time(), tuple(damaged)))
@@ -244,5 +250,6 @@ class ModelFolder(SyncedFolder):
 
     def evict(self, revision: str) -> None:
         """Remove a revision: its name at once, then its files."""
-        self.form(revision).remove(self._trash)
+        if os.path.lexists(self.versions / revision):
+            self.form(revision).remove(self._trash)
         self.records.remove(revision)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from tessera.agent.nodefiles import remove_any
+from tessera.agent.nodefiles import is_folder, remove_any, remove_folder
 from tessera.agent.storage.models.chunkfiles import sync_file_system
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.packed import copy_out, damaged_in_image, layout_of, read_ahead, write_image
@@ -17,6 +17,7 @@ from tessera.agent.storage.models.records import RevisionRecords
 from tessera.clients.disks import ErofsMounts
 from tessera.core.storage.models.retention import LinkedFile
 from tessera.core.storage.models.revisions import Manifest, ModelFile
+from tessera.core.storage.models.syncplans import parents_of
 from tessera.errors import Conflict, TesseraError, Unsupported
 
 __all__ = ["PackedRevision", "PlainRevision", "RevisionForm"]
@@ -129,13 +130,14 @@ class PlainRevision:
         """Make what is staged the revision; if it is there, its damaged files are replaced, one by one."""
         files = staged / "files"
         sync_file_system(files)
-        if self._folder.exists():
+        if is_folder(self._folder):
+            made = set[str]()
             for file in manifest.files:
+                self._make_folders(file.path, made)
                 target = self._folder / file.path
                 if (files / file.path).lstat().st_ino != _inode(target):
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    if target.is_dir():
-                        remove_any(target)
+                    if is_folder(target):
+                        remove_folder(target)
                     (files / file.path).replace(target)
             records.write(manifest)
             sync_file_system(self._folder)
@@ -144,10 +146,19 @@ class PlainRevision:
         files.rename(self._folder)
         sync_file_system(self._folder.parent)
 
+    def _make_folders(self, path: str, made: set[str]) -> None:
+        """Make the folders of a file, in place of links and of what else is there."""
+        for each in reversed(parents_of(path)):
+            if each not in made:
+                made.add(each)
+                if not is_folder(self._folder / each):
+                    remove_any(self._folder / each)
+                    (self._folder / each).mkdir()
+
     def remove(self, trash: Path) -> None:
         """Remove it: its name at once, then its files."""
         self._folder.rename(trash / self._folder.name)
-        shutil.rmtree(trash / self._folder.name)
+        remove_any(trash / self._folder.name)
 
 
 class PackedRevision:
@@ -222,7 +233,7 @@ class PackedRevision:
             TesseraError: the manifest cannot be read, or the image cannot be mounted.
 
         """
-        if not self._folder.is_dir() or self.is_readable or self._mounts.why_not():
+        if not is_folder(self._folder) or self.is_readable or self._mounts.why_not():
             return
         if not self.damaged(manifest(), None):
             self._mounts.mount(self._image, self._folder)
@@ -266,7 +277,7 @@ class PackedRevision:
         gone = trash / self._folder.name
         self._folder.rename(gone)  # before the image goes: an empty folder without one is a revision of plain files
         self._image.unlink(missing_ok=True)
-        shutil.rmtree(gone)
+        remove_any(gone)
 
 
 def _inode(path: Path) -> int:

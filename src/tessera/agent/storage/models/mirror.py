@@ -1,10 +1,10 @@
 """Mirrors a store as plain files: each is replaced atomically, and files that left the store are removed."""
 
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tessera.agent.nodefiles import remove_folder
 from tessera.agent.storage.models.cancellation import Cancellation
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.mirrorfolder import MirrorFolder
@@ -71,7 +71,7 @@ def sync_mirror(
             folder.install(manifest, staged / "files")
         elif manifest != before:
             folder.write_manifest(manifest)
-        shutil.rmtree(staged)
+        remove_folder(staged)
     seconds = time.monotonic() - begun
     return Synced(manifest.revision, len(objects), progress.fetched, store.requests, round(seconds, 3), progress.peak)
 

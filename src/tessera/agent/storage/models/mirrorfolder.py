@@ -7,12 +7,10 @@
 
 import contextlib
 import os
-import shutil
-import stat
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from tessera.agent.nodefiles import write_through
+from tessera.agent.nodefiles import has_files_alone, is_folder, remove_any, write_through
 from tessera.agent.storage.models.chunkfiles import sync_file_system
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.plain import damaged_files, warm
@@ -48,21 +46,20 @@ class MirrorFolder(SyncedFolder):
         return ()
 
     def _recover(self) -> None:
-        """Finish an install that was interrupted, after a process was killed.
+        """Finish an install that was interrupted, after a process was killed, and remove what it left.
 
         Raises:
             Conflict: something is in the way.
 
         """
         desired = _read(self._next)
-        if desired is not None and self._incoming.is_dir():
+        if desired is not None and has_files_alone(self._incoming):
             self._place(desired)
             sync_file_system(self.top)
             self._next.replace(self._stored)
             os.utime(self._stored)  # files written to from now on are checked
-        self._next.unlink(missing_ok=True)
-        if self._incoming.is_dir():
-            shutil.rmtree(self._incoming)
+        for path in (self._next, self._incoming, *self.notes.glob(".mirror*.json.*")):
+            remove_any(path)
 
     @property
     def exists(self) -> bool:
@@ -151,10 +148,11 @@ class MirrorFolder(SyncedFolder):
         checked = set[str]()
         for path in paths:
             for folder in parents_of(path):
-                if folder not in checked and folder not in gone and not _is_folder(self.top / folder, missing=True):
+                at = self.top / folder
+                if folder not in checked and folder not in gone and os.path.lexists(at) and not is_folder(at):
                     raise _in_the_way(self.top / folder, "a file or a link", "a folder")
                 checked.add(folder)
-            if path not in folders and _is_folder(self.top / path):
+            if path not in folders and is_folder(self.top / path):
                 raise _in_the_way(self.top / path, "a folder", "a file")
 
     def install(self, manifest: Manifest, staged: Path) -> None:
@@ -200,7 +198,7 @@ class MirrorFolder(SyncedFolder):
                 created.add(folder)
                 with contextlib.suppress(FileExistsError):
                     (self.top / folder).mkdir()
-                if not _is_folder(self.top / folder):
+                if not is_folder(self.top / folder):
                     raise _in_the_way(self.top / folder, "a file or a link", "a folder")
 
     def _replace(self, path: str) -> None:
@@ -211,7 +209,7 @@ class MirrorFolder(SyncedFolder):
 
     def _remove(self, paths: Collection[str]) -> None:
         for path in sorted(paths):
-            if not all(_is_folder(self.top / folder) for folder in parents_of(path)):
+            if not all(is_folder(self.top / folder) for folder in parents_of(path)):
                 continue
             with contextlib.suppress(FileNotFoundError, IsADirectoryError):
                 (self.top / path).unlink()
@@ -225,16 +223,6 @@ def _read(path: Path) -> Manifest | None:
         return read_own_manifest(path)
     except FileNotFoundError:
         return None
-
-
-def _is_folder(path: Path, *, missing: bool = False) -> bool:
-    """Return whether the path is a folder, and not a link to one; `missing` where nothing is there."""
-    try:
-        return stat.S_ISDIR(path.lstat().st_mode)
-    except FileNotFoundError:
-        return missing
-    except NotADirectoryError:  # the parent is checked separately
-        return missing
 
 
 def _in_the_way(path: Path, found: str, expected: str) -> Conflict:

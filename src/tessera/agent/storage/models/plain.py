@@ -10,9 +10,13 @@ from tessera.agent.storage.models.chunkfiles import aligned_buffer
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.digests import chunk_digest, chunk_mismatch, matches, start_checksum
 from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject, chunk_count, chunk_range
+from tessera.core.storage.models.syncplans import parents_of
 from tessera.errors import Unavailable
 
-__all__ = ["adopted_file", "damaged_files", "warm"]
+__all__ = ["LINKED", "adopted_file", "damaged_files", "warm"]
+
+LINKED = "a folder of its path is a symbolic link"
+"""The problem of a file that is perhaps not the one that was fetched, and whose replacement would be elsewhere."""
 
 
 def damaged_files(top: Path, manifest: Manifest, reads: ChunkReads | None, *, since_ns: int = 0) -> dict[str, str]:
@@ -26,8 +30,12 @@ def damaged_files(top: Path, manifest: Manifest, reads: ChunkReads | None, *, si
 
     """
     found = {}
+    folders = {folder for file in manifest.files for folder in parents_of(file.path)}
+    links = {folder for folder in folders if (top / folder).is_symlink()}
     for file in manifest.files:
-        if problem := _problem(f"{top}/{file.path}", file, reads, since_ns):
+        if links.intersection(parents_of(file.path)):
+            found[file.path] = LINKED
+        elif problem := _problem(f"{top}/{file.path}", file, reads, since_ns):
             found[file.path] = problem
     return found
 

@@ -1,12 +1,12 @@
 """Syncs a folder with a store: one call, shared by the command and the agent's loop."""
 
-import shutil
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 import msgspec
 
+from tessera.agent.nodefiles import entries, remove_folder
 from tessera.agent.storage.models.cancellation import Cancellation
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.folder import ModelFolder
@@ -183,7 +183,7 @@ def _fetch_revision(
     manifest = Manifest(source.store.source, tuple(sorted((*fetched, *reused), key=lambda file: file.path)))
     folder.publish(manifest, staged, packed=packed)
     sharing.serve(folder)
-    shutil.rmtree(staged)
+    remove_folder(staged)
     return manifest.revision
 
 
@@ -244,7 +244,9 @@ def _unchanged(plan: SyncPlan, objects: tuple[StoredObject, ...], manifests: dic
 
 def unstaged_bytes(plan: SyncPlan, staged: Path) -> int:
     """Return the bytes to fetch that an earlier attempt has not staged."""
-    present = sum(path.lstat().st_blocks * 512 for path in staged.rglob("*")) if staged.is_dir() else 0
+    present = (
+        sum(each.stat(follow_symlinks=False).st_blocks * 512 for each in entries(staged)) if staged.is_dir() else 0
+    )
     return max(0, plan.bytes_to_fetch - present)
 
 

@@ -10,13 +10,12 @@ import errno
 import fcntl
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from tessera.agent.nodefiles import remove_any
+from tessera.agent.nodefiles import entries, has_files_alone, remove_any, remove_folder
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.core.storage.models.paths import NOTES
 from tessera.errors import Conflict, InvalidInput, Unavailable, shown
@@ -181,14 +180,14 @@ class SyncedFolder(abc.ABC):
         return status.f_bavail * status.f_frsize
 
     def clear_staging(self, keep: str = "") -> None:
-        """Remove what earlier syncs left unfinished, except that of one plan."""
+        """Remove what earlier syncs left unfinished, except that of one plan, unless that has links or the like."""
         for path in self.staging.iterdir():
-            if path.name != keep:
+            if path.name != keep or not has_files_alone(path):
                 remove_any(path)
 
     def staged_bytes(self) -> int:
         """Return what the removal of all that earlier syncs left unfinished frees."""
-        found = (path.lstat() for path in self.staging.rglob("*"))
+        found = (each.stat(follow_symlinks=False) for each in entries(self.staging))
         return sum(each.st_blocks * 512 for each in found if each.st_nlink == 1)  # others are files of a revision, too
 
     @contextlib.contextmanager
@@ -204,5 +203,5 @@ class SyncedFolder(abc.ABC):
         except OSError as error:
             if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
                 raise
-            shutil.rmtree(staged)
+            remove_folder(staged)
             raise Unavailable(str(self.top), found="the disk is full", hint="free space, then sync again") from error

@@ -1,9 +1,14 @@
 """Nodes that fetch a model together: over real TLS, with peers that leave, are bad, slow or strangers."""
 
 import contextlib
+import errno
+import os
 import socket
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,13 +18,14 @@ from harness.peernodes import BegunContent, PeerNode, closing_all, peer_tls, syn
 from harness.peersyncs import CONTENTS, KEY, QUICK, SIZE, SMALL, content, from_store, s3, showing
 from tessera.agent.storage.models.cancellation import Canceled, Cancellation
 from tessera.agent.storage.models.peers.peersharing import PeerSharing
-from tessera.agent.storage.models.reading import TransferLimits
+from tessera.agent.storage.models.peers.shared import SharedTransfer
+from tessera.agent.storage.models.reading import Progress, TransferLimits, TransferSource
 from tessera.agent.storage.models.sync import Synced, sync
 from tessera.certificates import context_of
-from tessera.clients.store import Temporary
+from tessera.clients.store import MemoryStore, Temporary
 from tessera.clients.store.peers import PeerConnections
 from tessera.core.storage.models.peers.owners import PeerPatience
-from tessera.core.storage.models.revisions import CHUNK_BYTES
+from tessera.core.storage.models.revisions import CHUNK_BYTES, StoredObject
 from tessera.core.storage.retries import Patience
 from tessera.errors import Unavailable
 
@@ -182,3 +188,41 @@ def test_a_part_of_another_size_than_it_seems_bans_nobody_and_is_no_error(
         assert [node.named for node in nodes] == [{}] * 3
         files = {each.path: each for each in nodes[0].folder.records.manifest(nodes[0].folder.current()).files}
         assert (files["weights.bin"].checksum, bool(files["one.bin"].checksum)) == ("", True)
+
+
+def test_the_error_that_ends_a_fetch_is_its_error_not_that_others_were_ended_by_it(tmp_path: Path, pki: Path) -> None:
+    """The disk is full in one thread, while others wait for the store; these go on as soon as the fetch is to end."""
+    ending = threading.Event()
+
+    class Ending(threading.Event):
+        def set(self) -> None:
+            is_first = not self.is_set()
+            super().set()
+            if is_first:
+                time.sleep(0.3)
+
+    class Busy(MemoryStore):
+        @contextlib.contextmanager
+        def read(self, stored: StoredObject, start: int, stop: int) -> Iterator[Any]:
+            ending.set()
+            if start < stop <= stored.size:
+                raise Temporary("503 Slow Down")
+            yield
+
+    store = Busy({"weights.bin": os.urandom(CHUNK_BYTES)})
+    patient = TransferLimits(Patience(longest_wait_s=60.0, give_up_s=3600.0, first_wait_s=60.0))
+    with closing_all([PeerNode(tmp_path / "a", pki)]) as (node,):
+        node.peers.begin(store.objects())
+        source = TransferSource(store, patient, Progress(lambda _done, _total: None, 0), Cancellation())
+        transfer = SharedTransfer(source, tmp_path, node.peers)
+        transfer._reader.stop = Ending()
+
+        def fill_disk() -> None:
+            ending.wait()
+            transfer._fail(OSError(errno.ENOSPC, "No space left on device"))
+
+        full = threading.Thread(target=fill_disk)
+        full.start()
+        with pytest.raises(OSError, match="No space left"):
+            transfer.run(store.objects())
+        full.join()

@@ -69,8 +69,8 @@ class SharedTransfer:
 
     def _fail(self, error: BaseException) -> None:
         """End the transfer; the first error stays."""
+        self._chunks.state.fail(error)  # first: those who wait for the store raise errors of their own when it stops
         self._reader.stop.set()
-        self._chunks.state.fail(error)
 
     def _run(self, objects: tuple[StoredObject, ...]) -> tuple[ModelFile, ...]:
         helpers: list[threading.Thread] = []
