@@ -4,16 +4,17 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tessera.agent.storage.modelcache.disk import ModelDisk
 from tessera.agent.storage.modelcache.fetching import Fetches
 from tessera.agent.storage.models.reading import TransferLimits
-from tessera.clients.store import Body, MemoryStore, ObjectStore, Temporary
+from tessera.clients.store import Body, MemoryStore, ObjectStore, Refused, Temporary
 from tessera.clients.store.protocol import Contents
 from tessera.core.storage.models.cacheplan import CachePlan
 from tessera.core.storage.models.nodemodels import DesiredModel
@@ -63,6 +64,41 @@ async def test_a_model_for_which_there_is_no_room_has_failed_and_is_tried_again_
         report = fetches.report("large")
         assert (report.state, report.failures, report.failed_s) == ("Failed", failures, 2.0)
         assert "the disk for models lacks 5 MiB: use a larger disk" in report.reason
+
+
+async def test_a_fetch_that_brings_nothing_in_the_room_that_was_made_for_it_is_fruitless(tmp_path: Path) -> None:
+    readable = False
+
+    class Unreadable(MemoryStore):
+        @contextmanager
+        def read(self, stored: StoredObject, start: int, stop: int) -> Iterator[Any]:
+            if not (readable or stored.path == "a"):
+                raise Refused("403 Forbidden")
+            with super().read(stored, start, stop) as body:
+                yield body
+
+    async def opened(_model: DesiredModel) -> ObjectStore:
+        return Unreadable({"a": b"first", "b": b"second"})
+
+    (tmp_path / "models").mkdir()
+    disk = ModelDisk(tmp_path / "models", most_percent=100)
+    fetches = Fetches(disk=disk, open_store=opened, now_s=lambda: 2.0, wake=lambda: None, log=logger())
+
+    async def counted() -> int:
+        fetches.begin(LARGE)
+        assert fetches._task is not None
+        await fetches._task
+        vain = fetches.observed([]).fruitless.get("large")
+        return 0 if vain is None else vain.count
+
+    assert [await counted(), await counted()] == [0, 0], "no room was made"
+    for count in (1, 2):
+        decided(fetches, {"small": "large"}, {})
+        assert [await counted(), await counted()] == [count, count]
+        decided(fetches, {}, {"large": 5 << 20})
+        assert "lacks 5 MiB: room was made in vain, and is not again for a while (" in fetches.report("large").reason
+    readable = True
+    assert await counted() == 0
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from tessera.core.storage.models.cacheplan import (
     CancelFetch,
     EvictRevision,
     Fetching,
+    FruitlessFetches,
     ModelOnDisk,
     ModelOnNode,
     RemoveModel,
@@ -391,6 +392,25 @@ def test_no_room_is_made_by_a_model(case: str) -> None:
     assert room_for(1, {"a": found}, desired).refused == {"big": 1}
 
 
+@pytest.mark.parametrize(("count", "pause_s"), [(1, 3600), (2, 7200), (3, 14400), (6, 86400), (10**6, 86400)])
+def test_nothing_makes_room_for_a_model_whose_fetch_brought_nothing_until_a_pause_has_passed(
+    count: int, pause_s: int
+) -> None:
+    desired = {each.name: each for each in (model("big", priority=5), model("a"), model("b"))}
+    found = {"a": there(HERE), "b": ModelOnNode(ModelOnDisk("", ()), staged_bytes=10)}
+
+    def plan(now_s: float, identity: str = desired["big"].identity) -> CachePlan:
+        vain = {"big": FruitlessFetches(identity, count, 1000.0, "403 Forbidden")}
+        fetching = Fetching(now_s=now_s, needs={"big": 20}, fruitless=vain)
+        return plan_cache(desired, found, fetching=fetching, displaced={})
+
+    early, late = plan(999.0 + pause_s), plan(1000.0 + pause_s)
+    assert (early.steps, early.displaced, early.refused) == ((), {}, {"big": 20})
+    assert late.steps[0] == RemoveStaged("b", "big")
+    assert (late.displaced, late.refused) == ({"a": "big"}, {})
+    assert plan(1000.0, "of another source").refused == {}
+
+
 KEPT = st.builds(
     RevisionOnDisk,
     st.sampled_from([ONE, TWO, "3" * 64]),
@@ -522,6 +542,7 @@ class Node(RuleBasedStateMachine):
         """What did not fit when it was fetched last."""
         self.now_s = 0.0
         self.reports: dict[str, ObservedModel] = {}
+        self.fruitless: dict[str, FruitlessFetches] = {}
         self.staged: dict[str, int] = {}
         """Bytes of fetches that were interrupted or failed."""
         self.damaged: set[tuple[str, str]] = set()
@@ -596,6 +617,7 @@ class Node(RuleBasedStateMachine):
         """What is fetched is the current one, unless another is named; the fetch itself removes what is superseded."""
         name, self.fetched, self.made = self.fetched, "", self.made + 1
         self.staged.pop(name, None)
+        self.fruitless.pop(name, None)
         desired = self.desired.get(name)
         here = desired is not None and desired.revision in self.revisions.get(name, ())
         if desired is not None and here and (name, desired.revision) not in self.damaged:
@@ -623,6 +645,10 @@ class Node(RuleBasedStateMachine):
     @precondition(lambda self: self.fetched in self.desired)
     def fetch_fails(self, staged: int) -> None:
         name = self.fetched
+        former = self.fruitless.pop(name, None)
+        if staged <= self.staged.get(name, 0):
+            again = former.count if former is not None else 0
+            self.fruitless[name] = FruitlessFetches(self.desired[name].identity, again + 1, self.now_s)
         self.fetch_ends(staged)
         self.report(name, failures=1, failed_s=self.now_s)
 
@@ -652,14 +678,26 @@ class Node(RuleBasedStateMachine):
     @precondition(lambda self: self.plan is None)
     def look(self) -> None:
         found = self.on_disk()
-        fetching = Fetching(self.now_s, self.fetched, self.reports, dict(self.needs))
+        fetching = Fetching(self.now_s, self.fetched, self.reports, dict(self.needs), dict(self.fruitless))
+        former = self.displaced
         self.plan = plan = plan_cache(self.desired, found, fetching=fetching, displaced=self.displaced)
         self.displaced = dict(plan.displaced)
         if self.fetched in self.desired and CancelFetch(self.fetched) in plan.steps:
             most = max(each.urgency for each in self.desired.values())
             assert self.desired[self.fetched].urgency < most, "only a less urgent fetch is interrupted"
         assert self.damaged.isdisjoint(plan.offered.items()), "what is damaged is offered to no new pod"
+        vain = {
+            name
+            for name, each in self.fruitless.items()
+            if self.now_s - each.failed_s < 3600.0 and name in self.desired
+            if each.identity == self.desired[name].identity
+        }
+        made_for = {each.makes_room_for for each in plan.steps if isinstance(each, RemoveStaged)}
+        made_for |= {other for name, other in plan.displaced.items() if former.get(name) != other}
+        assert vain.isdisjoint(made_for), "what brought nothing is removed for by nothing"
         for name, missing in plan.refused.items():
+            if name in vain or name in self.fruitless:
+                continue
             freed = sum(self.staged[each] for each in self.less_urgent(name))
             assert freed <= self.needs[name] - missing, "what is not complete stops no more urgent model"
         for step in plan.steps:

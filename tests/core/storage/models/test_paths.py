@@ -22,6 +22,7 @@ def objects(*paths: str) -> list[StoredObject]:
         ("a\x00", "control"),
         ("\ud800", "UTF-8"),
         ("a" * 256, "too long"),
+        ("a/" * 256 + "b", "257 parts: at most 256"),
         (".Tessera/lock", "own notes"),
     ],
 )
@@ -42,6 +43,7 @@ def test_two_names_of_one_file_are_refused(paths: tuple[str, ...], want: str) ->
 def test_markers_of_folders_are_no_files_and_empty_files_are() -> None:
     listing = [StoredObject("b/", 0), StoredObject("b/c", 0), StoredObject("a", 1)]
     assert [each.path for each in checked_objects(listing, source="x")] == ["a", "b/c"]
+    assert len(checked_objects(objects("a/" * 255 + "b"), source="x")) == 1
 
 
 def test_patterns_select() -> None:

@@ -12,7 +12,7 @@ from tessera.agent.storage.models.cancellation import Cancellation
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
 from tessera.clients.store import ObjectStore
-from tessera.core.storage.models.cacheplan import CachePlan, Fetching
+from tessera.core.storage.models.cacheplan import CachePlan, Fetching, FruitlessFetches, was_fruitless
 from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel
 from tessera.core.storage.models.retention import TooLittleRoom
 from tessera.errors import Unavailable
@@ -162,6 +162,11 @@ class Fetches:
         """Result of the last fetch of each model, also of the former agent's."""
         self.needs: dict[str, int] = {}
         """Models that did not fit, with the bytes that they lacked, until the next plan decides on them."""
+        self._fruitless: dict[str, FruitlessFetches] = {}
+        self._with_room: set[str] = set()
+        """Models for which room was made, and that were not fetched since."""
+        self._most_bytes: dict[str, int] = {}
+        """The most bytes that a fetch of each model that failed has had, with those of earlier ones."""
 
     def report(self, name: str) -> ObservedModel:
         """Return the reported state of a model's fetches."""
@@ -178,7 +183,13 @@ class Fetches:
     def observed(self, desired: Iterable[str]) -> Fetching:
         """Return the fetches of these models, for the next plan."""
         reports = {name: self.report(name) for name in desired}
-        return Fetching(now_s=self._now_s(), running=self.busy, reports=reports, needs=dict(self.needs))
+        return Fetching(
+            now_s=self._now_s(),
+            running=self.busy,
+            reports=reports,
+            needs=dict(self.needs),
+            fruitless=dict(self._fruitless),
+        )
 
     def decided(self, needs: Iterable[str], plan: CachePlan, desired: Mapping[str, DesiredModel]) -> None:
         """Report what a plan has decided on models that did not fit.
@@ -193,8 +204,13 @@ class Fetches:
             self.needs.pop(name, None)
             if name in plan.refused:
                 missing = f"the disk for models lacks {-(-plan.refused[name] // 2**20)} MiB"
-                self.refuse(desired[name], f"{self._disk.folder}: {missing}: {_NO_ROOM}")
-            elif others := [other for other, by in plan.displaced.items() if by == name]:
+                fix = _NO_ROOM
+                if was_fruitless(desired[name], self.observed(desired)):
+                    fix = f"room was made in vain, and is not again for a while ({self._fruitless[name].reason})"
+                self.refuse(desired[name], f"{self._disk.folder}: {missing}: {fix}")
+                continue
+            self._with_room.add(name)
+            if others := [other for other, by in plan.displaced.items() if by == name]:
                 reason = f"model {name}: not enough space: evicting {', '.join(others)}"
                 self.reports[name] = msgspec.structs.replace(self.report(name), state="Missing", reason=reason)
                 self._log.info("model_needs_room", model=name, of=others)
@@ -225,13 +241,28 @@ class Fetches:
             elif isinstance(error, TooLittleRoom):
                 self.needs[model.name] = error.missing_bytes
             else:
+                self._note_failure(model, str(error) or type(error).__name__)
                 self.refuse(model, str(error) or type(error).__name__, error)
         else:
             self._log.info("model_fetched", model=model.name)
+            self._fruitless.pop(model.name, None)
+            self._most_bytes.pop(model.name, None)
             self._end(model, former, "Ready", checked_s=self._now_s(), failed_s=0.0, failures=0, reason="")
         finally:
             self.busy, self._running = "", None
             self._wake()
+
+    def _note_failure(self, model: DesiredModel, reason: str) -> None:
+        """Count a fetch for which room was made as fruitless, unless it brought further bytes."""
+        former = self._fruitless.get(model.name)
+        again = former.count if former is not None and former.identity == model.identity else 0
+        done = self._running.done_bytes if self._running is not None else 0
+        if done > self._most_bytes.get(model.name, 0):
+            self._most_bytes[model.name] = done
+            self._fruitless.pop(model.name, None)
+        elif model.name in self._with_room:
+            self._fruitless[model.name] = FruitlessFetches(model.identity, again + 1, self._now_s(), reason)
+        self._with_room.discard(model.name)
 
     def _end(self, model: DesiredModel, former: ObservedModel, state: str, **fields: object) -> None:
         """Note how a fetch ended."""

@@ -21,6 +21,7 @@ __all__ = [
     "CancelFetch",
     "EvictRevision",
     "Fetching",
+    "FruitlessFetches",
     "ModelOnDisk",
     "ModelOnNode",
     "RemoveModel",
@@ -28,6 +29,7 @@ __all__ = [
     "RemoveSuperseded",
     "VerifyRevision",
     "plan_cache",
+    "was_fruitless",
     "withheld_reason",
 ]
 
@@ -73,6 +75,23 @@ class ModelOnNode(msgspec.Struct, frozen=True):
     staged_bytes: int = 0
 
 
+class FruitlessFetches(msgspec.Struct, frozen=True):
+    """Fetches in a row of a model, for which room was made, that failed and brought no further bytes.
+
+    Args:
+        identity: of the model when it was fetched.
+        count: how many.
+        failed_s: when the last one failed, in seconds since 1970.
+        reason: why.
+
+    """
+
+    identity: str
+    count: int
+    failed_s: float
+    reason: str = ""
+
+
 class Fetching(msgspec.Struct, frozen=True):
     """The fetches of a node.
 
@@ -81,6 +100,7 @@ class Fetching(msgspec.Struct, frozen=True):
         running: the model that is fetched just now; empty for none.
         reports: results of the last fetches.
         needs: models that did not fit when they were fetched last, with the bytes that they lacked, undecided yet.
+        fruitless: models for which room was made in vain: their fetch failed and brought no further bytes.
 
     """
 
@@ -88,6 +108,7 @@ class Fetching(msgspec.Struct, frozen=True):
     running: str = ""
     reports: Mapping[str, ObservedModel] = {}
     needs: Mapping[str, int] = {}
+    fruitless: Mapping[str, FruitlessFetches] = {}
 
 
 class CancelFetch(msgspec.Struct, frozen=True):
@@ -384,6 +405,8 @@ def _room_for(
     for one of its own priority, so that two do not take turns.
     """
     missing_bytes = fetching.needs[model.name]
+    if was_fruitless(model, fetching):
+        return _Room(missing_bytes=missing_bytes)
     candidates = [
         each
         for name, on_disk in observed.items()
@@ -404,6 +427,17 @@ def _room_for(
     )
 
 
+def was_fruitless(model: DesiredModel, fetching: Fetching) -> bool:
+    """Return whether room was made for a model in vain, so lately that nothing is removed for it again."""
+    last = fetching.fruitless.get(model.name)
+    if last is None or last.identity != model.identity:
+        return False
+    pause_s = min(_FIRST_PAUSE_S * (1 << min(last.count - 1, 9)), _LONGEST_PAUSE_S)
+    return fetching.now_s - last.failed_s < pause_s
+
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 3600.0, 86400.0
+"""After a fruitless fetch nothing makes room for the model for so long; twice as long after each further one."""
 _STAGED, _SUPERSEDED, _CURRENT = range(3)
 """The order in which room is made."""
 

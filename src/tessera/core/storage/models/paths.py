@@ -15,6 +15,8 @@ NOTES = ".tessera"
 
 _COMPONENT_BYTES = 255
 _PATH_BYTES = 4000
+_PARTS = 256
+"""Deeper than any model, and less than programs stand that visit folders by recursion."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _RENAME = "rename the object, or leave it out with --exclude"
@@ -41,6 +43,8 @@ def checked_path(path: str, *, source: str) -> str:
         size > _COMPONENT_BYTES and any(len(part.encode()) > _COMPONENT_BYTES for part in parts)
     ):
         problem = f"is too long for a file: at most {_COMPONENT_BYTES} bytes a part, {_PATH_BYTES} in all"
+    elif len(parts) > _PARTS:
+        problem = f"has {len(parts)} parts: at most {_PARTS}"
     elif parts[0].casefold() == NOTES:
         problem = f"begins with {NOTES}, where Tessera keeps its own notes"
     if problem:
