@@ -131,9 +131,9 @@ class PlainRevision:
         files = staged / "files"
         sync_file_system(files)
         if is_folder(self._folder):
-            made = set[str]()
+            checked = set[str]()
             for file in manifest.files:
-                self._make_folders(file.path, made)
+                self._make_folders(file.path, checked)
                 target = self._folder / file.path
                 if (files / file.path).lstat().st_ino != _inode(target):
                     if is_folder(target):
@@ -146,11 +146,11 @@ class PlainRevision:
         files.rename(self._folder)
         sync_file_system(self._folder.parent)
 
-    def _make_folders(self, path: str, made: set[str]) -> None:
+    def _make_folders(self, path: str, checked: set[str]) -> None:
         """Make the folders of a file, in place of links and of what else is there."""
         for each in reversed(parents_of(path)):
-            if each not in made:
-                made.add(each)
+            if each not in checked:
+                checked.add(each)
                 if not is_folder(self._folder / each):
                     remove_any(self._folder / each)
                     (self._folder / each).mkdir()
