@@ -103,17 +103,18 @@ def _state(gpu: GpuReport) -> str:
 
 def contention_words(contention: Contention) -> str:
     """Return what slows down a GPU, which containers cause it, and which it slows down."""
-    ended = "; part of the load came from processes that exited and cannot be attributed" if contention.ended else ""
-    if contention.evenly:
-        *most, last = map(clean, contention.evenly)
-        return f"{clean(contention.cause)}: {', '.join(most)} and {last} use it about equally{ended}"
     where = "on this node" if contention.scope == "node" else "on this GPU"
-    if contention.caused_by:
-        there = f" {where}" if contention.scope == "node" else ""
-        why = f", caused by {', '.join(map(clean, contention.caused_by))}{there}"
-    elif contention.nobody:
-        why = f": no busy pod {where}: check cooling and power supply"
-    else:
-        why = ", cause unknown: not all load can be attributed to pods"
-    others = f"; slowed down: {', '.join(map(clean, contention.affected))}" if contention.affected else ""
-    return f"{clean(contention.cause)}{why}{others}{ended}"
+    slows = f"; slowed down: {', '.join(map(clean, contention.affected))}" if contention.affected else ""
+    match contention.verdict:
+        case "caused":
+            there = f" {where}" if contention.scope == "node" else ""
+            why = f", caused by {', '.join(map(clean, contention.caused_by))}{there}{slows}"
+        case "even":
+            *most, last = map(clean, contention.evenly)
+            why = f": {', '.join(most)} and {last} use it about equally"
+        case "nobody":
+            why = f": no busy pod {where}: check cooling and power supply{slows}"
+        case _:
+            why = f", cause unknown: not all load can be attributed to pods{slows}"
+    ended = "; part of the load came from processes that exited and cannot be attributed" if contention.ended else ""
+    return f"{clean(contention.cause)}{why}{ended}"

@@ -1,6 +1,5 @@
 """Contention: which containers make a GPU or its node lower clocks, or saturate a shared device."""
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
@@ -25,7 +24,8 @@ _SATURATED_PERCENT = 95
 _MOST_OF_LOAD = 0.5
 """The part of a throttled GPU's load that the named containers make together, at least."""
 _WELL_ABOVE = 1.25
-"""Times the equal part of the load of a device: what a container that saturates it uses at least."""
+"""Times the equal part of the load of a device: what a container that saturates it uses at least. Loads of which none
+is so far above the next are nearly equal: measured again, their order may be another."""
 _EVENLY = 0.5
 """Times the equal part: what a container that uses a saturated device evenly with others uses at least, and what at
 the most is of processes that belong to no known container."""
@@ -50,9 +50,18 @@ class Contention(msgspec.Struct, frozen=True, kw_only=True):
     evenly: tuple[str, ...] = ()
     """Of a saturated device that none of them saturates alone: the containers that use it about equally."""
     affected: tuple[str, ...] = ()
-    """The other containers."""
+    """Containers on the GPU that it slows down."""
     ended: bool = False
     """Whether processes that exited, of containers that are unknown, make some of the load."""
+
+    @property
+    def verdict(self) -> Literal["caused", "even", "nobody", "unknown"]:
+        """What is known: containers cause it, share it evenly, none causes it, or nothing."""
+        if self.evenly:
+            return "even"
+        if self.caused_by:
+            return "caused"
+        return "nobody" if self.nobody else "unknown"
 
 
 class ContainerLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,12 +101,13 @@ class GpuLoad(msgspec.Struct, frozen=True, kw_only=True):
 def contention_of(node: Sequence[GpuLoad]) -> tuple[tuple[Contention, ...], ...]:
     """Return what slows down the users of each GPU of a node: causes of throttling, and saturated shared devices.
 
-    Throttling is caused by the busiest containers that together make half of the GPU's load, and all that are as busy
-    as the last of them; saturation by those that take well above an equal part of the device's load; where none does,
-    it is shared evenly. Where a GPU is hot or short of power with less than half of its compute in use, the cause is
-    on the node's GPUs that use more: the busiest containers there; where there are none, nobody causes it. Load outside
-    known containers counts as that of one more container, so a container is named only if it is a cause whatever the
-    unknown load is. A container alone on a GPU that reaches its power limit is no contention: every busy GPU may.
+    Throttling is caused by the busiest containers that together make half of the GPU's load; saturation by those that
+    take well above an equal part of the device's load; where none does, it is shared evenly. Of containers whose loads
+    are nearly equal all cause it, or none. Where a GPU is hot or short of power with less than half of its compute in
+    use, the cause is on the node's GPUs that use more: the busiest containers there; where there are none, nobody
+    causes it. Load outside known containers counts as that of one more container, so a container is named only if it is
+    a cause whatever the unknown load is. A container alone on a GPU that reaches its power limit is no contention:
+    every busy GPU may.
     """
     known = all(each.percent is not None for each in node)
     busy = [device for gpu in node if (gpu.percent or 0) >= _BUSY_PERCENT for device in gpu.devices] if known else None
@@ -118,10 +128,11 @@ def _contention_on(gpu: GpuLoad, busy: Sequence[DeviceLoad] | None) -> Iterator[
             nobody = busy == [] if of_node else gpu.percent == 0
             yield msgspec.structs.replace(found, nobody=nobody, ended=any(each.ended for each in devices))
     for device in gpu.devices:
-        own = sorted(device.containers, key=lambda each: -(each.percent or 0))
+        own = device.containers
         if len(own) > 1 and (device.percent or 0) >= _SATURATED_PERCENT:
             equal = _most_load(own) / len(own)
-            most = tuple(each.name for each in own if (each.percent or 0) > _WELL_ABOVE * equal)
+            groups = _nearly_equal((each.percent or 0.0, each.name) for each in own)
+            most = tuple(name for group in groups if group[0][0] > _WELL_ABOVE * equal for _, name in group)
             found = _contention(SATURATED, most, (each.name for each in own))
             evenly = () if most else _evenly(device, equal)
             yield msgspec.structs.replace(found, evenly=evenly, ended=device.ended)
@@ -168,23 +179,32 @@ def _loads(device: DeviceLoad) -> tuple[tuple[float, str], ...] | None:
 
 
 def _busiest(devices: Iterable[DeviceLoad]) -> Iterator[str]:
-    """Yield the busiest containers, until they make half of the load, and all that are as busy as the last of them.
+    """Yield the busiest containers, until they make half of the load, and all that are nearly as busy as the last.
 
-    None where the load is unknown.
+    Yields none where the load is unknown.
     """
     found = [_loads(device) for device in devices]
     if None in found:
         return
     loads = [load for each in found for load in each or ()]
-    total, so_far, least = sum(load for load, _ in loads), 0.0, 0.0
-    for load, name in sorted(loads, key=lambda each: (-each[0], bool(each[1]))):
-        if load <= 0 or load < least:
+    half, above = _MOST_OF_LOAD * sum(load for load, _ in loads), 0.0
+    for group in _nearly_equal(each for each in loads if each[0] > 0 and each[1]):
+        most, _ = group[0]
+        if above + sum(rest for rest, name in loads if not name and rest * _WELL_ABOVE >= most) >= half:
             return
-        so_far += load
-        if name:
-            yield name
-        if so_far >= _MOST_OF_LOAD * total and not least:
-            least = load if name else math.inf
+        yield from (name for _, name in group)
+        above += sum(load for load, _ in group)
+
+
+def _nearly_equal(loads: Iterable[tuple[float, str]]) -> list[list[tuple[float, str]]]:
+    """Return the loads in groups, the busiest first: each is nearly as busy as the one before it in its group."""
+    groups: list[list[tuple[float, str]]] = []
+    for load in sorted(loads, key=lambda each: -each[0]):
+        if groups and load[0] * _WELL_ABOVE >= groups[-1][-1][0]:
+            groups[-1].append(load)
+        else:
+            groups.append([load])
+    return groups
 
 
 def gpu_load(gpu: GpuUsage) -> GpuLoad:
