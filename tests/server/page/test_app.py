@@ -106,7 +106,8 @@ async def test_who_missed_nothing_is_told_so_after_the_next_refresh() -> None:
 async def test_a_revoked_token_ends_the_updates() -> None:
     kube = await cluster()
     async with served(kube, sign_in=True, heartbeat_s=0.05) as page, page.events("token-of-viewer") as events:
-        assert await events.next() == ("viewer", {"name": "viewer", "signedIn": True})
+        kind, viewer = await events.next()
+        assert (kind, viewer["name"], viewer["signedIn"]) == ("viewer", "viewer", True)
         assert (await events.next())[0] == "fleet"
         kube.accounts.drop("token-of-viewer")
         page.clock.now_s += 31

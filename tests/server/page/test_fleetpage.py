@@ -18,7 +18,8 @@ async def test_changes_follow_the_fleet_and_what_was_missed_is_sent_again() -> N
     kube = await cluster()
     async with served(kube) as page:
         async with page.events() as events:
-            assert await events.next() == ("viewer", {"name": "", "signedIn": False})
+            kind, viewer = await events.next()
+            assert (kind, viewer["name"], viewer["signedIn"]) == ("viewer", "", False)
             kind, fleet = await events.next()
             assert (kind, len(fleet["nodes"])) == ("fleet", 1)
             await make_pod(kube, "more", MIG)

@@ -350,7 +350,7 @@ async def test_pods_of_one_workload_are_one_entry_by_their_owner() -> None:
 
 
 @pytest.mark.anyio
-async def test_owners_have_colors_that_differ_by_their_names_alone_whatever_came_first() -> None:
+async def test_owners_have_colors_that_differ_and_stay_while_others_come_and_go() -> None:
     async with opened(MemoryKube()) as (tab, url):
         await tab.open(url)
 
@@ -368,8 +368,16 @@ async def test_owners_have_colors_that_differ_by_their_names_alone_whatever_came
         assert sorted(few.values()) == list(range(7)), "those that differ most"
         assert sorted(some.values()) == list(range(12))
         assert set(all_of_them.values()) == set(range(12))
-        assert await colors(names[:2], names[:7][::-1]) == few
-        assert await colors(names, names[:12]) == some
+        assert await colors(names[:7][::-1]) == few, "whatever came first"
+        for shown in (names[:3], names[:6], names[:11], names):
+            first = await colors(shown)
+            assert await colors(shown, [*shown, "batch"], shown) == first
+            assert await colors(shown, ["batch", *shown[1:]], shown) == first
+            with_newcomer = await colors(shown, [*shown, "batch"])
+            assert await colors(shown, [*shown, "batch"], shown, [*shown, "batch"]) == with_newcomer
+            assert len({*with_newcomer.values()}) == min(len(shown) + 1, 12)
+        many = [[f"job-{number}", *names[:3]] for number in range(20)]
+        assert len({*(await colors(*many)).values()}) == 4, "colors of those that are gone are given again"
 
 
 def slow(cause: str, **facts: Any) -> Contention:
@@ -634,7 +642,7 @@ async def test_what_was_allocated_too_much_is_said_with_what_would_fit_and_what_
         assert "1g.5gb is enough; frees 35.2 GiB." in text
         assert (await tab.run("document.getElementById('slow').innerText")).split("\n") == [
             "Slow GPUs · 1", "n001, GPU 4", "throttled: thermal", "", "Caused by research/w1 on this node.", "",
-            "saturated", "", "Used about equally by research/w1, ml/other.",
+            "saturated", "", "research/w1 and ml/other use it about equally.",
         ]  # fmt: skip
         await tab.run("document.querySelector('[name=namespace]').value = 'ml'")
         await tab.run("document.querySelector('[name=namespace]').dispatchEvent(new Event('input', {bubbles: true}))")

@@ -1,6 +1,7 @@
 """The page in headless Chromium: what is marked in the fleet, and where what the panels name leads."""
 
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -8,6 +9,8 @@ from builders.kubeobjects import mig_share, pod
 from harness.servers import make_pod
 from server.page.test_page_browser import DRAWN, MIG, Judged, fleet, opened
 from tessera.clients.kube import PODS
+from tessera.core.explain.observedfleet import MeasuredUsage
+from tessera.core.usage.contention import Contention
 
 pytestmark = pytest.mark.anyio
 CHOSEN = "document.querySelector('.gpu[aria-current]')?.dataset.gpu"
@@ -29,7 +32,7 @@ async def test_a_slow_gpu_is_marked_found_by_its_state_and_says_why() -> None:
         assert "; throttled: thermal; saturated: " in spoken
         details = await tab.run("document.getElementById('details').innerText")
         assert "throttled: thermal. Caused by research/w1 on this node." in details
-        assert "saturated. Used about equally by research/w1, ml/other." in details
+        assert "saturated. research/w1 and ml/other use it about equally." in details
         assert await tab.violations() == []
         await tab.run("[...document.querySelectorAll('#totals a')].find(each => each.search === '?state=slow').click()")
         assert await tab.run(f"[location.search, {SHOWN}]") == ["?state=slow&gpu=n001%2F4", 1]
@@ -55,6 +58,37 @@ async def test_an_entry_leads_to_its_gpu_and_is_hidden_with_it(panel: str) -> No
         await tab.run("document.querySelector('[type=reset]').click()")
         await tab.until(f"{SHOWN} === 400 && {entry}")
         assert tab.console == []
+
+
+class HeatedBy:
+    """A GPU that pods of one workload heat."""
+
+    def __init__(self, pods: int) -> None:
+        names = tuple(f"ml/train-{number}-x2x4b/main" for number in range(pods))
+        heated = Contention(cause="thermal", caused_by=names)
+        self.measured = MeasuredUsage(contention={("n000", "GPU-n000-4"): (heated,)})
+
+    def refresh(self, changed: Callable[[], None]) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("pods", "spelled_out"), [(1, True), (5, True), (6, False)])
+async def test_each_pod_that_slows_a_gpu_is_named(pods: int, spelled_out: bool) -> None:
+    kube = await fleet(8)
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "train", "controller": True}
+    for number in range(pods):
+        metadata = {"namespace": "ml", "ownerReferences": [owner]}
+        await make_pod(kube, f"train-{number}-x2x4b", {"tessera.dev/gpu-memory": 30}, metadata=metadata)
+    names = ", ".join(f"ml/train-{number}-x2x4b" for number in range(pods))
+    entry = "document.querySelector('#slow li p')"
+    async with opened(kube, metrics=HeatedBy(pods)) as (tab, url):
+        await tab.open(f"{url}?gpu=n000/4")
+        await tab.until(f"{DRAWN} && {entry}")
+        short = f"ml/train \u00d7 {pods}" if pods > 1 else names
+        assert await tab.run(f"{entry}.innerText") == f"Caused by {short}."
+        assert await tab.run(f"{entry}.title") == f"Caused by {names}."
+        details = await tab.run("document.getElementById('details').innerText")
+        assert f"Caused by {names if spelled_out else short}." in details
 
 
 async def test_pending_pods_lead_to_their_namespace_and_problems_to_their_gpus() -> None:

@@ -1,19 +1,23 @@
 """The page in headless Chromium while its server is gone and comes back: it goes on, and is live only with the data."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
 from harness.browser import browser, find_browser
 from server.page.test_page_browser import DRAWN, fleet
 from tessera.clients.kube import PODS, MemoryKube
+from tessera.server.page import app
 from tessera.server.run import Server
 from tessera.server.settings import Page, PageLimits, ServerSettings
 
 pytestmark = pytest.mark.anyio
 STATE = "document.getElementById('connection').dataset.state"
+LOADED = "document.readyState === 'complete'"
 WATCH = """
 window.found = [];
 new MutationObserver(() => {
@@ -55,6 +59,55 @@ async def test_after_a_restart_of_the_server_it_is_live_with_what_has_changed() 
         assert await tab.run("found.filter(([words]) => words === 'live')") == [["live", "9 of 16"]]
         assert await tab.run("document.querySelector('.gpu[aria-current]').dataset.gpu") == "n001/4"
         assert [each for each in tab.console if "ERR_CONNECTION_REFUSED" not in each] == []
+
+
+def earlier(folder: Path, *replaced: tuple[str, str, str]) -> Path:
+    """Return a folder with the page's files as an earlier version had them."""
+    shutil.copytree(app._FILES, folder)
+    for name, old, new in replaced:
+        text = (folder / name).read_text()
+        assert old in text
+        (folder / name).write_text(text.replace(old, new))
+    return folder
+
+
+async def test_a_page_of_an_earlier_version_is_loaded_again_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = find_browser()
+    if program is None:
+        pytest.skip("no Chromium: on Debian, apt-get install chromium-headless-shell")
+    present, kube = app._FILES, await fleet(16)
+    async with browser(program) as tab:
+        monkeypatch.setattr(app, "_FILES", earlier(tmp_path / "files", ("index.html", "<title>", "<title>Earlier ")))
+        async with serving(kube) as port:
+            await tab.open(f"http://127.0.0.1:{port}/?gpu=n001/4")
+            await tab.until(f"{DRAWN} && {STATE} === 'live' && document.title.startsWith('Earlier')")
+        monkeypatch.setattr(app, "_FILES", present)
+        async with serving(kube, port):
+            await tab.until(f"{LOADED} && document.title === 'GPUs · Tessera' && {DRAWN} && {STATE} === 'live'")
+            assert await tab.run("document.querySelector('.gpu[aria-current]').dataset.gpu") == "n001/4"
+            await tab.run("window.known = true")
+        await tab.until(f"{STATE} === 'broken'")
+        async with serving(kube, port):
+            await tab.until(f"{STATE} === 'live'")
+            assert await tab.run("window.known"), "the version is the same"
+
+
+async def test_a_page_that_stays_of_another_version_shows_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where one replica of the server sends the files and another one the events, while they are upgraded."""
+    program = find_browser()
+    if program is None:
+        pytest.skip("no Chromium: on Debian, apt-get install chromium-headless-shell")
+    other = earlier(tmp_path / "files", ("main.js", "meta[name=version]", "meta[name=viewport]"))
+    monkeypatch.setattr(app, "_FILES", other)
+    async with browser(program) as tab, serving(await fleet(16)) as port:
+        await tab.open(f"http://127.0.0.1:{port}/")
+        await tab.until(f"{LOADED} && performance.getEntriesByType('navigation')[0].type === 'reload'")
+        await tab.until("document.getElementById('connection').textContent.includes('another version')")
+        assert await tab.run("document.getElementById('page').hidden")
 
 
 async def test_streams_that_end_go_on_where_they_were() -> None:

@@ -4,6 +4,7 @@ Source: WHATWG HTML, "Server-sent events"; Content Security Policy Level 3.
 """
 
 import asyncio
+import hashlib
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from http import HTTPStatus
@@ -30,6 +31,7 @@ __all__ = ["make_page_app"]
 
 _FILES = Path(__file__).parent / "files"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_VERSION = b'<meta name="version" content="">'
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -50,6 +52,28 @@ class _Refused(Exception):
     def __init__(self, status: HTTPStatus, reason: str) -> None:
         super().__init__(reason)
         self.status = status
+
+
+class _Files:
+    """The page's files, with their version in the first page.
+
+    Attributes:
+        version: of all of them; of another one the scripts cannot read what this server sends.
+
+    """
+
+    def __init__(self) -> None:
+        self._content = {path.name: path.read_bytes() for path in sorted(_FILES.iterdir()) if path.suffix in _TYPES}
+        self.version = hashlib.sha256(b"".join(self._content.values())).hexdigest()[:16]
+        versioned = _VERSION.replace(b'""', f'"{self.version}"'.encode())
+        self._content["index.html"] = self._content["index.html"].replace(_VERSION, versioned)
+
+    async def answer(self, request: Request) -> Response:
+        name = request.path_params.get("name", "index.html")
+        if name not in self._content:
+            raise _Refused(HTTPStatus.NOT_FOUND, "no such page")
+        kind = _TYPES[Path(name).suffix]
+        return Response(self._content[name], media_type=kind, headers={"Cache-Control": "no-cache"})
 
 
 class _Handlers:
@@ -74,6 +98,7 @@ class _Handlers:
         clock_s: Callable[[], float],
         log: Logger,
     ) -> None:
+        self.files = _Files()
         self._feed = feed
         self._sign_in = sign_in
         self._waiting_for = waiting_for
@@ -140,7 +165,8 @@ class _Handlers:
         """Yield events until the stream's time is over, or the viewer's permissions change."""
         loop, last = asyncio.get_running_loop(), request.headers.get("Last-Event-ID", "")
         end_s = loop.time() + self._limits.stream_s
-        yield write_event("viewer", write_viewer(viewer.name, signed_in=self._sign_in is not None))
+        who = write_viewer(viewer.name, signed_in=self._sign_in is not None, version=self.files.version)
+        yield write_event("viewer", who)
         with self._feed.joined(viewer.scope) as channel:
             current = refreshed = False
             while loop.time() < end_s and not self._feed.closed:
@@ -233,13 +259,6 @@ def make_page_app(
 
     """
     handlers = _Handlers(feed, sign_in, waiting_for, limits, clock_s, log)
-    files = {path.name: path for path in _FILES.iterdir() if path.suffix in _TYPES}
-
-    async def file(request: Request) -> Response:
-        path = files.get(request.path_params.get("name", "index.html"))
-        if path is None:
-            raise _Refused(HTTPStatus.NOT_FOUND, "no such page")
-        return Response(path.read_bytes(), media_type=_TYPES[path.suffix], headers={"Cache-Control": "no-cache"})
 
     def route(path: str, handler: _Handler) -> Route:
         return Route(path, _guarded(handler, log, local=sign_in is None), methods=["GET"])
@@ -248,8 +267,8 @@ def make_page_app(
         routes=[
             route("/api/fleet", handlers.fleet),
             route("/api/events", handlers.events),
-            route("/", file),
-            route("/{name}", file),
+            route("/", handlers.files.answer),
+            route("/{name}", handlers.files.answer),
         ]
     )
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)

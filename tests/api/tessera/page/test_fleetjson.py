@@ -190,4 +190,8 @@ def test_names_are_camel_case_and_what_is_empty_is_left_out() -> None:
 def test_events_end_with_an_empty_line() -> None:
     assert write_event("fleet", b"{}", "r1-2") == b"event: fleet\nid: r1-2\ndata: {}\n\n"
     assert write_event("viewer", b"{}") == b"event: viewer\ndata: {}\n\n"
-    assert msgspec.json.decode(write_viewer("ann", signed_in=True)) == {"name": "ann", "signedIn": True}
+    assert msgspec.json.decode(write_viewer("ann", signed_in=True, version="1f")) == {
+        "name": "ann",
+        "signedIn": True,
+        "version": "1f",
+    }

@@ -183,6 +183,8 @@ class PageViewerFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
     name: str
     signed_in: bool
+    version: str
+    """Of the page's files: a page that has others cannot read what follows."""
 
 
 def write_fleet(view: FleetView) -> bytes:
@@ -195,9 +197,9 @@ def write_change(change: FleetChange) -> bytes:
     return msgspec.json.encode(msgspec.convert(change, PageChangeFields, from_attributes=True))
 
 
-def write_viewer(name: str, *, signed_in: bool) -> bytes:
-    """Return who reads the page as JSON."""
-    return msgspec.json.encode(PageViewerFields(name=name, signed_in=signed_in))
+def write_viewer(name: str, *, signed_in: bool, version: str) -> bytes:
+    """Return who reads the page as JSON, with the version of the page's files."""
+    return msgspec.json.encode(PageViewerFields(name=name, signed_in=signed_in, version=version))
 
 
 def write_event(kind: str, data: bytes, event_id: str = "") -> bytes:

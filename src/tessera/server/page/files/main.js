@@ -8,6 +8,9 @@ import { Refused, follow } from "./stream.js";
 const by = (id) => document.getElementById(id);
 const FILTERS = ["namespace", "model", "state", "node", "color"];
 const TOKEN = "tessera-token";
+const VERSION = document.querySelector("meta[name=version]").content;
+const LOADED = "tessera-loaded-again"; // when, in ms since 1970
+const PAUSE_MS = 60000; // between two times that the page loads itself again
 
 const fleet = new Fleet();
 const palette = new Palette();
@@ -229,9 +232,25 @@ function say(words, state) {
 }
 
 let current = false; // whether all that the server knows has come
+let outdated = false; // whether the server is of another version, which these scripts cannot read
+
+// Loads the page of the server's version. Where several servers are being upgraded it may come from an earlier one.
+function loadAgain() {
+  outdated = true;
+  by("page").hidden = true;
+  say("waiting: the server has another version of this page", "broken");
+  const last = Number(sessionStorage.getItem(LOADED));
+  setTimeout(() => {
+    sessionStorage.setItem(LOADED, String(Date.now()));
+    location.reload();
+  }, Math.min(PAUSE_MS, Math.max(0, last + PAUSE_MS - Date.now())));
+}
 
 function take(kind, data) {
-  if (kind === "viewer") {
+  if (outdated) return;
+  if (kind === "viewer" && data.version !== VERSION) {
+    loadAgain();
+  } else if (kind === "viewer") {
     viewer = data;
     by("sign-out").hidden = !data.signedIn;
   } else if (kind === "fleet") {

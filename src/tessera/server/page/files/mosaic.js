@@ -6,31 +6,39 @@ const COLORS = 12;
 const DISTINCT = 7; // the first ones, which differ most
 const HIDDEN = "other namespaces";
 
-// Gives each owner a color: by the names of all owners, whatever came first, so that everybody sees the same ones.
+// Gives each owner a color, by the names of all that are shown first. It stays until the page is loaded again.
 export class Palette {
   #numbers = new Map();
-  #names = "";
 
   number(name) {
     return name ? (this.#numbers.get(name) ?? hash(name) % COLORS) : "other";
   }
 
-  // Takes all owners; returns whether any may have another color than before.
+  // Takes all owners that are shown; returns whether any of them is new.
   assign(owners) {
     const names = [...new Set(owners)].filter(Boolean).sort();
-    if (names.join("\n") === this.#names) return false;
-    this.#names = names.join("\n");
-    this.#numbers.clear();
-    const taken = new Set();
+    const newcomers = names.filter((name) => !this.#numbers.has(name));
+    const given = new Set(this.#numbers.values());
+    const shown = new Set(names.filter((name) => this.#numbers.has(name)).map((name) => this.#numbers.get(name)));
     const colors = names.length > DISTINCT ? COLORS : DISTINCT;
-    for (const name of names) {
-      let number = hash(name) % colors;
-      if (taken.size < colors) while (taken.has(number)) number = (number + 1) % colors;
-      taken.add(number);
-      this.#numbers.set(name, number);
+    for (const name of newcomers) {
+      // One that nobody has had comes first: who had it may be shown again.
+      const number = unlike(name, colors, given) ?? unlike(name, COLORS, given) ?? unlike(name, COLORS, shown);
+      this.#numbers.set(name, number ?? hash(name) % COLORS);
+      given.add(this.number(name));
+      shown.add(this.number(name));
     }
-    return true;
+    return newcomers.length > 0;
   }
+}
+
+// The first color from a name's own on that is not taken; undefined where all are.
+function unlike(name, colors, taken) {
+  for (let step = 0; step < colors; step += 1) {
+    const number = (hash(name) + step) % colors;
+    if (!taken.has(number)) return number;
+  }
+  return undefined;
 }
 
 // FNV-1a, 32 bits.

@@ -5,6 +5,7 @@ import { element, link, renew } from "./mosaic.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const MOST = 50;
+const SPELLED_OUT = 5; // pods of a workload in the details of a GPU
 const FIRST = 4;
 const MODES = {
   whole: "whole GPU",
@@ -92,7 +93,9 @@ export function drawSlow(section, nodes, filters) {
       const item = element("li");
       item.append(entry(`${node.name}, GPU ${gpu.index}`, { gpu: `${node.name}/${gpu.index}` }));
       for (const contention of gpu.contention) {
-        item.append(element("span", "need", slowness(contention)), element("p", "", causedBy(contention)));
+        const cause = element("p", "", causedBy(contention, 1));
+        cause.title = causedBy(contention, Infinity);
+        item.append(element("span", "need", slowness(contention)), cause);
       }
       items.push(item);
     }
@@ -106,26 +109,28 @@ function entry(text, query) {
   return title;
 }
 
-function causedBy(contention) {
-  const sharers = named(contention.evenly ?? []);
+// What is known of the cause. Of a workload at most so many pods are named one by one.
+function causedBy(contention, most) {
+  const sharers = named(contention.evenly ?? [], most);
   const ended = contention.ended ? " Part of the load came from processes that exited and cannot be attributed to a pod." : "";
-  if (sharers.length) return `Used about equally by ${sharers.join(", ")}.${ended}`;
-  const names = named(contention.causedBy ?? []);
+  if (sharers.length > 1) return `${sharers.slice(0, -1).join(", ")} and ${sharers.at(-1)} use it about equally.${ended}`;
+  if (sharers.length) return `${sharers[0]} use it about equally.${ended}`;
+  const names = named(contention.causedBy ?? [], most);
   const where = contention.scope === "node" ? "on this node" : "on this GPU";
   if (names.length) return `Caused by ${names.join(", ")}${contention.scope === "node" ? ` ${where}` : ""}.${ended}`;
   if (contention.nobody) return `No busy pod ${where}: check cooling and power supply.${ended}`;
   return `Cause unknown: not all load can be attributed to pods.${ended}`;
 }
 
-function named(pods) {
-  const groups = new Map(); // pods of one workload are one entry
+function named(pods, most) {
+  const groups = new Map(); // more pods of one workload are one entry
   for (const each of pods) {
     const name = each.pod ? `${each.namespace}/${workload(each)}` : "";
     groups.set(name, [...(groups.get(name) ?? []), each]);
   }
-  return [...groups].map(([name, [first, ...others]]) => {
-    if (!name) return others.length ? `${others.length + 1} pods of other namespaces` : "a pod of another namespace";
-    return others.length ? `${name} × ${others.length + 1}` : `${first.namespace}/${first.pod}`;
+  return [...groups].flatMap(([name, group]) => {
+    if (!name) return group.length > 1 ? `${group.length} pods of other namespaces` : "a pod of another namespace";
+    return group.length > most ? `${name} × ${group.length}` : group.map((each) => `${each.namespace}/${each.pod}`);
   });
 }
 
@@ -159,7 +164,7 @@ export function drawSizes(section, { rest, nodes }, filters) {
     item.append(entry(`${first.namespace}/${name}`, { gpu: `${first.node}/${first.gpu}` }));
     const used = peak && first.verdict !== "unused" ? `at most ${gib(peak)} used` : "nothing used";
     item.append(element("span", "need", `${gib(first.allocatedMib ?? 0)}${device} allocated, ${used} in ${duration(observed)}`));
-    item.append(element("p", "", advice(first, total(group))));
+    item.append(element("p", "", advice(first, total(group), group.length)));
     return item;
   });
   const saved = total(shown);
@@ -172,12 +177,15 @@ function total(group) {
   return group.reduce((sum, each) => sum + (each.savedMib ?? 0), 0);
 }
 
-function advice(first, saved) {
+function advice(first, saved, count) {
   const load = first.loadUnknown ? " Its load is unknown." : "";
   if (first.verdict === "too-little") {
     return first.fits ? `Allocated too little: ${first.fits} fits.${load}` : "Uses over 95 % of its memory; no larger profile of this GPU is known.";
   }
-  if (first.verdict === "unused") return `Unused. Deleting the pod frees ${saved ? gib(saved) : "a replica"}.`;
+  if (first.verdict === "unused") {
+    const [pods, replicas] = count > 1 ? ["pods", `${count} replicas`] : ["pod", "a replica"];
+    return `Unused. Deleting the ${pods} frees ${saved ? gib(saved) : replicas}.`;
+  }
   if (first.verdict === "idle") return "Idle: less than 5 % of its compute used.";
   return `${first.fits} is enough; frees ${gib(saved)}.${load}`;
 }
@@ -247,7 +255,7 @@ export function drawDetails(section, { node, gpu, activity, memoryMib }, palette
     ["Sharing", gpu.mode.split(", ").map((mode) => MODES[mode] ?? mode).join(", ")],
     ["Health", gpu.problems.length ? gpu.problems.join("; ") : gpu.health],
     ["Clocks", gpu.throttled.length ? `lowered: ${gpu.throttled.join(", ").replaceAll("-", " ")}` : ""],
-    ["Contention", gpu.contention.map((each) => `${slowness(each)}. ${causedBy(each)}`).join(" ")],
+    ["Contention", gpu.contention.map((each) => `${slowness(each)}. ${causedBy(each, SPELLED_OUT)}`).join(" ")],
     ["Driver", node.driver],
     ["Policy", node.policy],
     ["UUID", gpu.uuid ?? ""],
