@@ -293,3 +293,39 @@ async def test_a_conflict_by_instances_that_moved_is_one_after_half_a_minute_wit
     assert conflicts() == []
     node.passed_s += 30
     assert conflicts() == ["default/p"]
+
+
+async def test_a_conflict_stands_though_the_two_take_turns_at_being_the_later(node: Node) -> None:
+    """A driver shows the instances of both at one place, of the one and of the other in turn."""
+    layout = sevenths()[:2]
+    await node.offer((TWO, mig(layout)))
+    for name in "pq":
+        await node.run(name, SLICE)
+    record, one = node.plugins.gate.record, AllocatedDevice(device=DeviceId(TWO.uuid, layout[0]))
+    record.moved = frozenset(each.container_key for each in record.entries)
+    found = list[int]()
+    for _ in range(5):
+        now_ns, entries = record.next_ns(), reversed(record.entries)
+        record.learn(tuple(msgspec.structs.replace(e, at_ns=now_ns + n, uses=(one,)) for n, e in enumerate(entries)))
+        found.append(len(node.plugins.gate.refusals.double_allocations()))
+        node.passed_s += 9
+    assert found == [0, 0, 0, 0, 1]
+
+
+async def test_a_pod_whose_instance_was_created_in_anothers_place_keeps_the_other_from_nothing(node: Node) -> None:
+    """After a reboot the instance of `s`, which came first to its place, has the UUID that `p` was told."""
+    before, after = with_uuids("MIG-a", "MIG-b"), with_uuids("MIG-b", "MIG-a")
+    await node.offer((before, mig(sevenths()[:2])), how=CDI)
+    await node.run("p", SLICE)
+    (held,) = (use.device.placement.start for use in node.plugins.gate.record.entries[0].uses if use.device.placement)
+    other = next(each.start for each in sevenths()[:2] if each.start != held)
+    await node.offer((before, AUTO), how=CDI)
+    node.assign("s", 4, seventh(other))
+    await node.run("s", NEED, 4)
+    await node.plugins.adopt(Inventory(gpus=(after,)))
+    with pytest.raises(Conflict, match="of pod default/s uses"):
+        await node.kubelet.create("default", "p", "main")
+    await node.kubelet.create("default", "s", "main")
+    assert node.plugins.gate.refusals.double_allocations() == ()
+    node.passed_s += 31
+    assert [later.pod for later, _ in node.plugins.gate.refusals.double_allocations()] == ["default/p"]

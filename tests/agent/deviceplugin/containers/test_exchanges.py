@@ -11,7 +11,8 @@ from builders.signed import signed
 from harness.pluginnode import MEMORY, NEED, Node, share
 from tessera.api.tessera.pods.signatures import is_signed
 from tessera.clients.kubelet import Container
-from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.gpu.sharing import AUTO, Mode, Sharing
+from tessera.core.workload.need import Isolation
 from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.errors import Conflict
 
@@ -228,6 +229,41 @@ async def test_a_pod_that_ran_starts_with_what_it_is_answered_when_it_is_admitte
         assert dict(answer.env)["NVIDIA_VISIBLE_DEVICES"] == facts(gpu, "T4").uuid
         assert node.assigned(name)[0]["gpu"] == gpu
     assert node.plugins.shares.unassigned == {}
+    assert node.plugins.gate.refusals.double_allocations() == ()
+
+
+@pytest.mark.parametrize("watch", [False, True], ids=["before the other is admitted", "with a pass in between"])
+@pytest.mark.parametrize("kind", ["equal shares", "hardware"])
+async def test_pods_that_ran_are_admitted_again_in_another_order(node: Node, kind: str, *, watch: bool) -> None:
+    """After a reboot that lost the kubelet's record `b` comes first, and is answered with what `a` had before."""
+    isolated = kind == "hardware"
+    pairs = [(facts(index, "T4"), AUTO if isolated else MEMORY) for index in range(2)]
+    exclusive = {"mode": Mode.WHOLE, "isolation": Isolation.HARDWARE, "compute_percent": 100}
+    units, memory_mib, more = (4, 15360, exclusive) if isolated else (12, 12288, {})
+    await node.offer(*pairs)
+    for index, name in enumerate("ab"):
+        node.assign(name, units, share(index, memory_mib, **more))
+        pod = node.pods["default", name]
+        pod["metadata"]["creationTimestamp"] = f"2026-01-31T12:00:0{index}Z"
+        if isolated:
+            pod["metadata"]["annotations"]["tessera.dev/isolation"] = "hardware"
+        status = {"phase": "Running", "containerStatuses": [{"name": "main", "containerID": "containerd://1"}]}
+        node.pods["default", name] = node.watched["default", name] = signed({**pod, "status": status})
+        await node.run(name, NEED, units)
+    await node.kill()
+    node.kubelet.lose_record()
+    node.plugins = node.started()
+    await node.offer(*pairs)
+    for name in "ba":
+        await node.kubelet.admit("default", name, Container(name="main", limits=((NEED, units),)))
+        if watch:
+            await node.plugins._clean_up()
+            assert node.plugins.gate.refusals.double_allocations() == ()
+    told = {}
+    for name in "ba":
+        told[name] = dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
+        assert told[name] == facts(node.assigned(name)[0]["gpu"], "T4").uuid
+    assert len(set(told.values())) == 2
     assert node.plugins.gate.refusals.double_allocations() == ()
 
 

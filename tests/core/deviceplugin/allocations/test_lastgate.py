@@ -328,10 +328,39 @@ def test_an_unknown_use_is_the_weakest_unless_its_devices_are_offered(exclusivit
     assert weaker_use(Isolation.HARDWARE, [], offered=False) is None
 
 
+# sentence: (whether `a` moved, when `a` was put where the new one is, what is seen of it, whether it is in the way)
+MOVED: dict[str, tuple[bool, int, GateObservation, bool]] = {
+    "it moved into the way, and does not run": (True, 9, observation(A, recorded("a", "x")), False),
+    "it moved into the way, and has a process": (True, 9, observation(A, recorded("a", "x"), running="a"), True),
+    "it moved into the way, and no processes can be seen": (True, 9, observation(A, blind=True), True),
+    "it moved before the other came": (True, 1, observation(A, recorded("a", "x")), True),
+    "it is later, and did not move": (False, 9, observation(A, recorded("a", "x")), True),
+}
+
+
+@pytest.mark.parametrize("case", MOVED)
+def test_a_container_that_moved_into_the_way_of_an_earlier_one_gives_way_unless_it_runs(case: str) -> None:
+    moved, at_ns, seen, blocks = MOVED[case]
+    other = msgspec.structs.replace(entry("a", "x"), at_ns=at_ns)
+    new = msgspec.structs.replace(entry("b", "y"), at_ns=5)
+    keys = {other.container_key} if moved else set()
+    verdict = start((other,), new, seen, {}, ids=True, moved=keys)
+    assert (verdict.refused is not None) is blocks
+    assert other in verdict.record
+
+
 def test_what_a_container_had_is_former_when_the_kubelet_has_allocated_it_other_ids() -> None:
     record = (entry("a", "01"), entry("b", "2"), entry("c", "3"), entry("", "4"), entry("a", "5", container="side"))
     ids = {("a", "main", NAMED): ("4",), ("b", "main", NAMED): ("2",), ("a", "side", UNITS): ("6",)}
     assert former_entries(record, ids) == {record[0]}
+
+
+def test_what_a_container_was_started_with_is_former_when_the_kubelets_record_lacks_it() -> None:
+    answered = entry("b", "2")
+    started = msgspec.structs.replace(entry("a", "1"), started=True)
+    kept = msgspec.structs.replace(entry("c", "3"), started=True)
+    lost = {("a", "main", NAMED), ("b", "main", NAMED)}
+    assert former_entries((answered, started, kept), {}, lost) == {started}
 
 
 def test_an_answer_that_was_for_another_pod_uses_nothing_unless_its_container_runs() -> None:

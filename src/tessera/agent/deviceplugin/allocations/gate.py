@@ -159,7 +159,10 @@ class Gate:
     async def forget_former(
         self, ids: Mapping[tuple[str, str, str], tuple[str, ...]], *, starting: bool = False
     ) -> bool:
-        """Forget what containers had before the kubelet lost its record and admitted them again, once they have ended.
+        """Forget what containers had before the kubelet lost its record, once they have ended.
+
+        It has admitted them again since, with other ids, or admits them later: then they must not be in the way of
+        others, nor be held to what they had.
 
         Args:
             ids: those that containers (`AgentAllocation.container_key`) have now by the kubelet's record, sorted.
@@ -173,7 +176,9 @@ class Gate:
             Unavailable: the record cannot be written.
 
         """
-        former = lastgate.former_entries(self.record.entries, ids)
+        keys = () if starting else (each.container_key for each in self.record.entries if each.started and each.pod)
+        lost = frozenset(key for key in keys if self.view.has_lost(*key))
+        former = lastgate.former_entries(self.record.entries, ids, lost)
         if former and not starting:
             uids = frozenset(each.uid for each in former)
             running = uids if self.view.blind else await self._observer.running(uids)
@@ -208,7 +213,8 @@ class Gate:
         last_s = loop.time() + self.times.termination_s
         while True:
             observed = await self._observe_rivals(new, ids=ids)
-            verdict = lastgate.start(self.record.entries, new, observed, self._capacity(), ids=ids)
+            record, moved = self.record.entries, self.record.moved
+            verdict = lastgate.start(record, new, observed, self._capacity(), ids=ids, moved=moved)
             if not verdict.wait or loop.time() > last_s:
                 break
             await asyncio.sleep(_RETRY_S)

@@ -69,8 +69,8 @@ class Refusals:
         """UIDs of the pods that blocked others."""
         self._duplicates: dict[tuple[str, tuple[str, ...]], tuple[tuple[AgentAllocation, Clash], ...]] = {}
         """Containers whose ids were also allocated to an earlier pod, by resource and ids."""
-        self._moved_s: dict[tuple[tuple[str, str, str], ...], float] = {}
-        """Conflicts of containers whose devices moved, and since when they stand without a break."""
+        self._moved_s: dict[frozenset[tuple[str, str, str]], float] = {}
+        """Conflicts of containers whose devices moved, whichever is the later, and since when without a break."""
 
     def refuse(self, holder: AgentAllocation, text: str, rival: str = "", *, final: bool = False) -> None:
         """Remember that a container may not start, and why, as long as it is refused; for good if that is final."""
@@ -166,7 +166,7 @@ class Refusals:
         """Yield conflicts of containers whose devices did not move, and those that stand long enough."""
         before, self._moved_s, now_s = self._moved_s, {}, self._clock_s()
         for later, clash in conflicts:
-            key = tuple(each.container_key for each in (later, clash.other) if each is not None)
+            key = frozenset(each.container_key for each in (later, clash.other) if each is not None)
             if self._record.moved.isdisjoint(key):
                 yield later, clash
                 continue

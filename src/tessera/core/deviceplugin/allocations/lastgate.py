@@ -141,6 +141,7 @@ def start(
     capacity_mib: Mapping[DeviceId, int],
     *,
     ids: bool,
+    moved: Iterable[tuple[str, str, str]] = (),
 ) -> GateDecision:
     """Return whether a container may start with devices.
 
@@ -150,12 +151,16 @@ def start(
         observed: the pods.
         capacity_mib: as in `allocations.clashes`.
         ids: whether equal ids of others conflict, because ids stand for devices and not for units.
+        moved: containers whose devices the driver has shown elsewhere: where they do not run they are in no earlier
+            one's way, which is in theirs whenever they are to start.
 
     """
     record, rivals = _with_names(record, new, observed, capacity_mib, ids=ids)
     free = [each for each in rivals if each is not None and not _blocks_start(each, observed)]
     left = tuple(each for each in record if each not in free)
-    blocking = tuple(clashes(left, new, capacity_mib, ids=ids)) if rivals else ()
+    late = {each.container_key for each in left if each.at_ns > new.at_ns and not observed.runs(each.uid)}
+    asked = [each for each in left if each.container_key not in late.intersection(moved)]
+    blocking = tuple(clashes(asked, new, capacity_mib, ids=ids)) if rivals else ()
     if blocking:
         ends = any(each.other is not None and observed.ending(each.other.uid) for each in blocking)
         return GateDecision(record=record, refused=blocking[0], wait=ends)
@@ -369,16 +374,23 @@ def without_unassigned(
 
 
 def former_entries(
-    record: Iterable[AgentAllocation], ids: Mapping[tuple[str, str, str], tuple[str, ...]]
+    record: Iterable[AgentAllocation],
+    ids: Mapping[tuple[str, str, str], tuple[str, ...]],
+    lost: Container[tuple[str, str, str]] = (),
 ) -> frozenset[AgentAllocation]:
-    """Return what is recorded of containers that the kubelet has allocated other ids since: it admitted them again.
+    """Return what is recorded of containers that never start with it again: the kubelet admits them again, or has.
 
     Args:
         record: the allocations.
         ids: those that containers (`AgentAllocation.container_key`) have by the kubelet's record, sorted.
+        lost: containers that its record lacks; what was answered and not started with may be on its way there.
 
     """
-    return frozenset(each for each in record if ids.get(each.container_key, each.ids) != each.ids)
+    return frozenset(
+        each
+        for each in record
+        if ids.get(each.container_key, each.ids) != each.ids or (each.started and each.container_key in lost)
+    )
 
 
 def release(
