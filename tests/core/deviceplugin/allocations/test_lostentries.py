@@ -1,9 +1,17 @@
 """Which unreadable entries are recorded anew, and which not."""
 
+import msgspec
 import pytest
 
-from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation
-from tessera.core.deviceplugin.allocations.lostentries import LostEntry, still_lost
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice
+from tessera.core.deviceplugin.allocations.lostentries import (
+    LostEntry,
+    UnknownUse,
+    still_lost,
+    unknown_uses,
+    uses_unknown,
+)
+from tessera.core.gpu.deviceids import DeviceId
 
 ENTRY = AgentAllocation(resource="r", ids=("a",), uid="u", pod="ns/p", container="c")
 LEFT = AgentAllocation(resource="r", ids=(), uid="u", container="process 7")
@@ -25,3 +33,21 @@ CASES: dict[str, tuple[LostEntry, tuple[AgentAllocation, ...], bool]] = {
 def test_an_entry_is_lost_until_all_of_it_is_recorded_anew(case: str) -> None:
     lost, record, still = CASES[case]
     assert still_lost([lost], record) == (frozenset({lost}) if still else frozenset())
+
+
+def test_of_a_container_without_ids_and_devices_it_is_unknown_what_it_uses() -> None:
+    unknown = msgspec.structs.replace(ENTRY, ids=())
+    assert uses_unknown(unknown)
+    assert not uses_unknown(ENTRY)
+    assert not uses_unknown(LEFT), "its process is known"
+    assert not uses_unknown(msgspec.structs.replace(unknown, uses=(AllocatedDevice(device=DeviceId("GPU-0")),)))
+
+
+def test_why_nothing_is_offered_names_each_pod_and_what_to_do() -> None:
+    living, deleted = UnknownUse("ns/p", deleted=False), UnknownUse("u", deleted=True)
+    assert unknown_uses([]) == ""
+    assert unknown_uses([deleted, living]) == (
+        "pod ns/p: it runs with devices, and neither the kubelet's record nor the agent's has them: delete it; no "
+        "device is allocated before; pod u: it was deleted, its processes run, and the record of what it uses was "
+        "unreadable: end them, or restart the node; no device is allocated before"
+    )

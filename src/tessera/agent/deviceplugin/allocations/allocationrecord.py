@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.agenttimes import AgentTimes
+from tessera.agent.deviceplugin.allocations.adoption import adopted, unrecorded
 from tessera.agent.deviceplugin.allocations.allocationsfile import (
     ReadAllocations,
     read_allocations,
@@ -19,8 +20,6 @@ from tessera.agent.deviceplugin.allocations.allocationsfile import (
     write_allocations,
 )
 from tessera.agent.pods.observing import PodObserver
-from tessera.api.kubernetes.containerlimits import was_created
-from tessera.api.kubernetes.podstates import created_ns
 from tessera.core.deviceplugin.allocations import lastgate
 from tessera.core.deviceplugin.allocations.agentallocations import (
     AgentAllocation,
@@ -28,7 +27,6 @@ from tessera.core.deviceplugin.allocations.agentallocations import (
     Assigned,
     AssignedDevices,
     StartedPod,
-    clashes,
     completed,
     latest,
     started_pod,
@@ -43,7 +41,7 @@ from tessera.core.deviceplugin.allocations.formerentries import (
 )
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.allocations.lastgate import GateObservation, named, of_pod
-from tessera.core.deviceplugin.allocations.lostentries import still_lost, unknown_uses
+from tessera.core.deviceplugin.allocations.lostentries import UnknownUse, still_lost, unknown_uses, uses_unknown
 from tessera.core.deviceplugin.allocations.relocation import moved, relocated
 from tessera.core.deviceplugin.offers.advertise import PluginDevice
 from tessera.core.gpu.deviceids import DeviceId
@@ -98,6 +96,8 @@ class AllocationRecord:
         self._entries = read.entries
         self._lost = read.lost
         """Unreadable entries of pods with processes when that was last observed."""
+        self._complete = read.complete
+        """Whether the record has all that this node's pods were allocated."""
         self._on_disk = frozenset(self._entries)
         """What the file has at least."""
         self.moved = frozenset[tuple[str, str, str]]()
@@ -227,18 +227,22 @@ class AllocationRecord:
             if slash
         )
 
-    async def lost(self) -> frozenset[str]:
-        """Return the pods whose entries were unreadable when this agent started, as long as their processes run.
+    async def lost(self) -> Mapping[str, UnknownUse]:
+        """Return the pods of which it is not known what they use, by UID, as long as their processes run.
 
-        Not those whose entries were recorded anew, nor those that the API server still has: what they use is adopted
-        from the kubelet's record.
+        Their entries were unreadable when this agent started; not those that were recorded anew, nor of pods that the
+        API server still has: what these use is adopted from the kubelet's record. Or neither record had them.
         """
         self._lost = still_lost(self._lost, self._entries)
-        uids = frozenset(each.uid for each in self._lost)
+        unnamed = {each.uid: each.pod for each in self._entries if uses_unknown(each)}
+        uids = frozenset(each.uid for each in self._lost).union(unnamed)
         running = await self.observer.running(uids) if uids else uids
         self._lost = frozenset(each for each in self._lost if each.uid in running)
-        lost = running - {uid for uid, pod in self.observer.pods(running).items() if not pod.ended}
-        before, self._unknown = self._unknown, unknown_uses(lost)
+        living = {uid for uid, pod in self.observer.pods(uids).items() if not pod.ended}
+        lost = {uid: UnknownUse(uid, deleted=True) for uid in running - living}
+        known = living if self._view.blind else living & running
+        lost |= {uid: UnknownUse(pod, deleted=False) for uid, pod in unnamed.items() if uid in known}
+        before, self._unknown = self._unknown, unknown_uses(lost.values())
         if self._unknown != before:
             self._log.warning("allocations_unknown", reason=self._unknown, pods=sorted(lost))
             self._wake()
@@ -405,6 +409,8 @@ class AllocationRecord:
         complete = self._view.blind and await self.observer.refresh()
         allocated = await self._view.container_devices()
         self.release(complete=complete)
+        if not self._complete:
+            allocated += await unrecorded(self._view, allocated, self._entries)
         # 2. Find the pods of unclaimed answers; one in the kubelet's record is for an existing pod.
         running = await self._running_vague(allocated)
         observed, late = await self._observed(), self._unclaimed()
@@ -415,11 +421,19 @@ class AllocationRecord:
         known = tuple(named(each, observed) if each in late else each for each in self._entries)
         kept = tuple(each for each in known if each.uid or each not in late)
         # 3. Adopt allocations made before there was a record, and complete entries of former versions.
-        every = (*kept, *self._adopted(allocated, uses_of, kept))
+        new = tuple(adopted(kept, allocated, uses_of, self._view.find, self.capacity(), self.next_ns()))
+        for each in new:
+            self._log.info("allocation_adopted", pod=each.pod, resource=each.resource, ids=each.ids)
+        every = (*kept, *new)
         pods = self.observer.pods({each.uid for each in every})
         every = self._with_answers(every)
         found = supplemented(every, pods, assigned_uses(every, allocated, uses_of), running, daemons)
         self._keep_in_memory(with_strategies(found, strategies))
+        if not self._complete:
+            # A file without entries, too, says from now on that nothing else was allocated.
+            with contextlib.suppress(Unavailable):
+                self._write(self._entries)
+                self._complete = True
 
     def know_answer(self, holder: AgentAllocation) -> None:
         """Record what `Allocate` answered for a container that is about to start, where its entry lacks that.
@@ -459,35 +473,3 @@ class AllocationRecord:
         now_s, nameless = self._times.clock_s(), [each for each in self._entries if not each.uid]
         self._unclaimed_s = {each: self._unclaimed_s.get(each, now_s) for each in nameless}
         return frozenset(each for each, since_s in self._unclaimed_s.items() if now_s - since_s >= _UNCLAIMED_S)
-
-    def _adopted(
-        self,
-        allocated: Iterable[KubeletAllocation],
-        uses_of: Callable[[KubeletAllocation], tuple[AllocatedDevice, ...]],
-        record: tuple[AgentAllocation, ...],
-    ) -> Iterator[AgentAllocation]:
-        """Yield entries for allocations that the record lacks."""
-        known = {each.container_key for each in record}
-        pending = {(each.resource, each.ids) for each in record if not each.uid}
-        for each in allocated:
-            if (each.uid, each.container, each.resource) in known or (each.resource, each.device_ids) in pending:
-                continue
-            uses = uses_of(each)
-            if uses:
-                pod = self._view.find(each.uid) or {}
-                entry = AgentAllocation(
-                    resource=each.resource,
-                    ids=each.device_ids,
-                    uses=uses,
-                    uid=each.uid,
-                    pod=f"{each.namespace}/{each.pod}",
-                    container=each.container,
-                    at_ns=created_ns(pod) or self._times.now_ns(),
-                    # A container by name keeps its devices; one by assignment is checked at its next start.
-                    started=each.resource not in SHARE_RESOURCES and was_created(pod, each.container),
-                )
-                self._log.info("allocation_adopted", pod=entry.pod, resource=entry.resource, ids=entry.ids)
-                # Pods in the record already came first, however old the other pod is.
-                late = any(clashes(record, entry, self.capacity(), ids=each.resource not in SHARE_RESOURCES))
-                at_ns = max(entry.at_ns, self.next_ns()) if late else entry.at_ns
-                yield msgspec.structs.replace(entry, at_ns=at_ns)

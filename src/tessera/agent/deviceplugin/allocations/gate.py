@@ -225,14 +225,17 @@ class Gate:
         self._follow(verdict, new)
 
     async def _require_known_uses(self, holder: AgentAllocation) -> None:
-        """Refuse while pods run of which it is not known what they use.
+        """Refuse while processes of deleted pods run of which it is not known what they use.
+
+        What living pods use was known when this one was admitted, and while that is lost nobody is admitted.
 
         Raises:
             Unavailable: there are such pods.
 
         """
-        if lost := await self.record.lost():
-            found = f"pod {min(lost)} was deleted, its processes run, and the record of what it uses was unreadable"
+        lost = await self.record.lost()
+        if deleted := [each for each in lost.values() if each.deleted]:
+            found = f"pod {min(deleted).pod} {min(deleted).cause}"
             self.refusals.refuse(holder, found)
             raise Unavailable(
                 f"{holder.resource} for {holder.pod}", found=found, hint="the kubelet retries; it starts when they end"

@@ -1,11 +1,11 @@
-"""Entries of the record that cannot be read: which pods may use devices of which no record is left?"""
+"""Entries of the record that are lost: which pods may use devices of which no record is left?"""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation
 
-__all__ = ["LostEntry", "still_lost", "unknown_uses"]
+__all__ = ["LostEntry", "UnknownUse", "still_lost", "unknown_uses", "uses_unknown"]
 
 
 class LostEntry(NamedTuple):
@@ -30,10 +30,32 @@ def still_lost(lost: Iterable[LostEntry], record: Iterable[AgentAllocation]) -> 
     )
 
 
-def unknown_uses(lost: Iterable[str]) -> str:
-    """Return why nothing is offered while lost pods run; empty where there are none."""
-    return "; ".join(
-        f"pod {uid}: it was deleted, its processes run, and the record of what it uses was unreadable: end them, or "
-        "restart the node; no device is allocated before"
-        for uid in sorted(lost)
-    )
+class UnknownUse(NamedTuple):
+    """A pod that runs, and of which it is not known what it uses."""
+
+    pod: str
+    """Its UID if it was deleted, else `namespace/name`."""
+    deleted: bool
+
+    @property
+    def cause(self) -> str:
+        """Why that is not known, with the pod as subject."""
+        if self.deleted:
+            return "was deleted, its processes run, and the record of what it uses was unreadable"
+        return "runs with devices, and neither the kubelet's record nor the agent's has them"
+
+    @property
+    def text(self) -> str:
+        """Pod, cause and fix."""
+        fix = "end them, or restart the node" if self.deleted else "delete it"
+        return f"pod {self.pod}: it {self.cause}: {fix}; no device is allocated before"
+
+
+def uses_unknown(entry: AgentAllocation) -> bool:
+    """Return whether an entry is of a container that no record had: it is not known what it uses."""
+    return bool(entry.pod) and not entry.ids and not entry.uses
+
+
+def unknown_uses(unknown: Iterable[UnknownUse]) -> str:
+    """Return why nothing is offered while such pods run; empty where there are none."""
+    return "; ".join(each.text for each in sorted(unknown))

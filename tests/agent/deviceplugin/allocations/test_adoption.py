@@ -1,0 +1,160 @@
+"""Pods that run with devices, and that the kubelet's record and the agent's own lack."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.gpunodes import facts, sevenths
+from harness.pluginnode import CDI, GPU, MEMORY, NEED, SLICE, WHOLE, Node, mig, share
+from tessera.api.kubernetes.devicecheckpoint import DEVICE_CHECKPOINT
+from tessera.clients.kubelet import Container
+from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.inventory import GpuFacts
+from tessera.core.gpu.sharing import Sharing
+from tessera.errors import Conflict, TesseraError
+
+pytestmark = pytest.mark.anyio
+
+UNKNOWN = "runs with devices, and neither the kubelet's record nor the agent's has them"
+LAYOUT = sevenths()[:3]
+CUT = (facts(0, layout=LAYOUT), mig(LAYOUT))
+
+
+def created(node: Node, name: str, **status: Any) -> None:
+    """Let the API server have a container of a pod as created."""
+    main = {"name": "main", "containerID": "containerd://1"}
+    reported = {"phase": "Running", "containerStatuses": [main], **status}
+    node.pods["default", name] = node.watched["default", name] = {**node.pods["default", name], "status": reported}
+
+
+async def running(node: Node, name: str, resource: str, number: int, count: int = 1) -> Path:
+    """Let a pod run; return its process."""
+    await node.run(name, resource, count)
+    created(node, name)
+    return node.process_of(name, number)
+
+
+async def restarted_without_record(
+    node: Node, *pairs: tuple[GpuFacts, Sharing], damaged: bool = False, withheld: int = 0
+) -> None:
+    """Start an agent without the former one's record; so many devices are not offered by it."""
+    await node.kill()
+    path = node.root / "allocations.json"
+    if damaged:
+        path.write_bytes(b"\xff[")
+    else:
+        path.unlink(missing_ok=True)
+    node.plugins, node.impaired = node.started(), withheld > 0
+    await node.offer(*pairs, how=CDI, withheld=withheld)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("checkpoint", [True, False])
+async def test_nothing_is_allocated_while_a_pod_runs_that_neither_record_has(
+    node: Node, *, checkpoint: bool, damaged: bool
+) -> None:
+    """Its MIG instance was given to the next pod by name."""
+    await node.offer(CUT, how=CDI)
+    process = await running(node, "p", SLICE, 200)
+    node.kubelet.lose_record()
+    if not checkpoint:
+        (node.kubelet.plugins / DEVICE_CHECKPOINT).unlink()
+    await restarted_without_record(node, CUT, damaged=damaged, withheld=3)
+    assert UNKNOWN in node.plugins.problems[-1]
+    for _ in range(2):
+        for name in ("q", "r", "s"):
+            with pytest.raises(TesseraError):
+                await node.run(name, SLICE)
+        await node.kill()
+        node.plugins = node.started()  # the next agent knows it, too
+        await node.offer(CUT, how=CDI, withheld=3)
+        assert node.plugins.problems == (f"pod default/p: it {UNKNOWN}: delete it; no device is allocated before",)
+    node.end("p")  # by force
+    node.passed_s += 3  # a list has precedence over the watch for two seconds
+    await node.offer(CUT, how=CDI, withheld=3)
+    (why,) = node.plugins.problems
+    assert why.startswith("pod uid-p: it was deleted, its processes run")
+    (process / "cgroup").unlink()
+    process.rmdir()
+    await node.plugins.gate.record.clean_up(node.plugins._uses_of)
+    await node.offer(CUT, how=CDI)
+    assert node.plugins.problems == ()
+    await node.run("t", SLICE)
+
+
+async def test_a_pod_that_was_admitted_before_starts_meanwhile(node: Node) -> None:
+    await node.offer(CUT, how=CDI)
+    await running(node, "p", SLICE, 200)
+    node.kubelet.lose_record()
+    node.ask("q", SLICE)
+    await node.kubelet.admit("default", "q", Container(name="main", limits=((SLICE, 1),)))
+    await restarted_without_record(node, CUT, withheld=2)
+    assert UNKNOWN in node.plugins.problems[-1]
+    await node.kubelet.create("default", "q", "main")
+
+
+@pytest.mark.parametrize("blind", [False, True])
+async def test_a_share_that_neither_record_has_is_what_its_pod_was_assigned(node: Node, *, blind: bool) -> None:
+    pair = facts(0, "T4"), MEMORY
+    await node.offer(pair, how=CDI)
+    node.assign("p", 12, share(0, 12288))
+    process = await running(node, "p", NEED, 200, 12)
+    if blind:
+        (process / "cgroup").unlink()
+        process.rmdir()
+        (node.proc / "self/ns/pid").unlink()
+    node.kubelet.lose_record()
+    await restarted_without_record(node, pair)
+    assert node.plugins.problems == ()
+    (entry,) = node.plugins.gate.record.entries
+    assert [(use.device, use.memory_mib) for use in entry.uses] == [(DeviceId(facts(0, "T4").uuid), 12288)]
+    node.assign("q", 12, share(0, 12288))
+    with pytest.raises(Conflict, match="more memory than"):
+        await node.run("q", NEED, 12)
+
+
+OTHERS = ("it has no process", "it has ended", "no container of it was created", "it asks for no device", "it is known")
+
+
+@pytest.mark.parametrize("case", OTHERS)
+async def test_who_has_no_device_or_does_not_run_closes_nothing(node: Node, case: str) -> None:
+    await node.offer((facts(0, "T4"), WHOLE), (facts(1, "T4"), WHOLE), how=CDI)
+    node.ask("p", "example.com/other" if case == "it asks for no device" else GPU)
+    if case != "it has no process":
+        node.process_of("p")
+    if case != "no container of it was created":
+        created(node, "p", **({"phase": "Succeeded"} if case == "it has ended" else {}))
+    uuid = facts(0, "T4").uuid
+    if case == "it is known":
+        node.kubelet.record("default", "p", Container(name="main", limits=((GPU, 1),)), (uuid,))
+    await restarted_without_record(node, (facts(0, "T4"), WHOLE), (facts(1, "T4"), WHOLE))
+    assert node.plugins.problems == ()
+    assert [each.ids for each in node.plugins.gate.record.entries] == [(uuid,)] * (case == "it is known")
+
+
+async def test_an_init_container_that_has_ended_is_missed_by_nobody(node: Node) -> None:
+    await node.offer((facts(0, "T4"), WHOLE), how=CDI)
+    node.ask("p")
+    spec = node.pods["default", "p"]["spec"]
+    spec["initContainers"] = [{**spec["containers"][0], "name": "init"}]
+    spec["containers"] = [{"name": "main"}]
+    init = {"name": "init", "containerID": "containerd://2"}
+    created(node, "p", initContainerStatuses=[init])
+    node.process_of("p")
+    await restarted_without_record(node, (facts(0, "T4"), WHOLE))
+    assert node.plugins.problems == ()
+
+
+async def test_a_pod_without_a_device_on_a_node_that_never_gave_one_closes_nothing(node: Node) -> None:
+    """A kubelet runs a pod with a node's name without the resources that it does not know yet."""
+    await node.offer((facts(0, "T4"), WHOLE), how=CDI)
+    assert (node.root / "allocations.json").read_bytes() == b"[]"
+    node.ask("p", SLICE)
+    created(node, "p")
+    node.process_of("p")
+    await node.kill()
+    node.plugins = node.started()
+    await node.offer((facts(0, "T4"), WHOLE), how=CDI)
+    assert node.plugins.problems == ()
+    await node.run("q")
