@@ -60,6 +60,11 @@ ERRORS: dict[str, tuple[Callable[[], BaseException], int, str]] = {
         4,
         "error: the operating system: No space left on device: try again\n",
     ),
+    "the user may not": (
+        lambda: PermissionError(errno.EACCES, "Permission denied", "/mnt/models/.tessera"),
+        2,
+        "error: /mnt/models/.tessera: Permission denied: run it as a user with access to it, or as root\n",
+    ),
     "interrupted": (KeyboardInterrupt, 130, "\n"),
     "the reader went away": (lambda: BrokenPipeError(errno.EPIPE, "broken pipe"), 141, ""),
 }

@@ -14,6 +14,7 @@ from tessera.errors import UNDECODABLE, InvalidInput
 __all__ = [
     "LARGEST_SPEC",
     "UNREADABLE",
+    "NotRegular",
     "entries",
     "first_line",
     "has_files_alone",
@@ -34,6 +35,13 @@ UNREADABLE = (OSError, *UNDECODABLE)
 """Errors of reading and decoding a file, whatever is in it."""
 _RECURSIVE = 100
 """Nested folders that are removed by recursion."""
+
+
+class NotRegular(OSError):
+    """What is at a path is no regular file: a folder, a link, a pipe, a socket, a device."""
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(errno.EINVAL, "not a regular file", str(path))
 
 
 def printable(path: Path) -> str:
@@ -60,23 +68,20 @@ def open_regular(path: str | Path) -> int:
     """Return the descriptor of a regular file, which the caller closes; a pipe or a device is never waited for.
 
     Raises:
-        OSError: it cannot be opened, or is something else, such as a symbolic link.
+        NotRegular: it is something else, such as a symbolic link.
+        OSError: it cannot be opened.
 
     """
     try:
         number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        if error.errno != errno.ELOOP:
+        if error.errno not in {errno.ELOOP, errno.ENXIO}:  # a link, a socket
             raise
-        raise _not_regular(path) from error
+        raise NotRegular(path) from error
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
-        raise _not_regular(path)
+        raise NotRegular(path)
     return number
-
-
-def _not_regular(path: str | Path) -> OSError:
-    return OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 def read_regular(path: Path) -> bytes:
@@ -168,11 +173,11 @@ def write_through(path: Path, content: bytes, *, mode: int = 0o644) -> None:
         mode: its permissions.
 
     Raises:
-        OSError: the write failed, or the path is a device, a socket or a pipe; the file is unchanged.
+        OSError: the write failed, or, as NotRegular, the path is a device, a socket or a pipe; the file is unchanged.
 
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
-        raise _not_regular(path)
+        raise NotRegular(path)
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch.unlink(missing_ok=True)

@@ -210,6 +210,9 @@ class _Root(click.Group):
             raise
         except OSError as error:
             subject = str(error.filename or "the operating system")
+            if isinstance(error, PermissionError):
+                fix = "run it as a user with access to it, or as root"
+                raise InvalidInput(subject, found=error.strerror or str(error), hint=fix) from error
             raise Unavailable(subject, found=error.strerror or str(error), hint="try again") from error
         except Exception as error:
             if (known := _first_known(error)) is not None:

@@ -1,5 +1,6 @@
 """`tessera models`: its five commands on a folder, by exit code, table, JSON and errors."""
 
+import errno
 import json
 import os
 import signal
@@ -143,6 +144,25 @@ def test_a_former_revision_whose_manifest_is_broken_is_removed_by_the_next_sync_
     assert run("sync", source, top).exit_code == 0
     assert [row["revision"] for row in document("list", top)] == [current]
     assert [each.name for each in (top / "versions").iterdir()] == [current]
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "want"),
+    [
+        (errno.EACCES, 2, "Permission denied: run it as a user with access to it, or as root"),
+        (errno.EIO, 1, "Input/output error: sync again; if it persists, see the kernel's log"),
+        (errno.EROFS, 1, "Read-only file system: name a folder to write to"),
+    ],
+)
+def test_what_the_disk_refuses_has_its_fix(
+    number: int, code: int, want: str, top: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: ModelFolder) -> None:
+        raise OSError(number, os.strerror(number), str(self.top))
+
+    monkeypatch.setattr(ModelFolder, "evict_broken", fail)
+    got = run("sync", source, top)
+    assert (got.exit_code, got.stderr) == (code, f"error: {top}: {want}\n")
 
 
 def test_list_shows_the_revisions(top: Path, source: Path) -> None:

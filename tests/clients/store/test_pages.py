@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.clients.store import Temporary
+from tessera.clients.store import Refused, Temporary
 from tessera.clients.store.pages import all_pages
 
 
@@ -31,3 +31,30 @@ ENDLESS = {
 def test_a_listing_that_does_not_go_on_is_an_error(case: str) -> None:
     with pytest.raises(Temporary, match="does not end"):
         all_pages(lambda token: ENDLESS[case][token])
+
+
+def test_a_listing_without_an_end_is_given_up_in_time() -> None:
+    read = list[str]()
+
+    def page(token: str, size: int) -> tuple[list[str], str]:
+        read.append(token)
+        return [f"{token}/{row}" for row in range(size)], str(len(read))
+
+    with pytest.raises(Refused, match="the listing has more than 1,000,000 objects"):
+        all_pages(lambda token: page(token, 50_000))
+    assert len(read) == 21
+    read.clear()
+    with pytest.raises(Refused, match="the listing has 1,000 pages without an object"):
+        all_pages(lambda token: page(token, 0))
+    assert len(read) == 1001
+
+
+def test_pages_without_an_object_are_no_end_where_one_comes_at_last() -> None:
+    rows = [0] * 1000 + [2] + [0] * 1000 + [1]
+    pages = [[f"{number}/{row}" for row in range(size)] for number, size in enumerate(rows)]
+
+    def read(token: str) -> tuple[list[str], str | None]:
+        number = int(token or 0)
+        return pages[number], str(number + 1) if number + 1 < len(pages) else None
+
+    assert len(all_pages(read)) == 3

@@ -1,6 +1,7 @@
 """`tessera models`: copies of models on this machine's disk, synced with a bucket, a server or a folder."""
 
 import contextlib
+import errno
 import functools
 import gc
 import os
@@ -94,9 +95,12 @@ def sync_command(
             )
     except Unavailable as error:
         raise TesseraError(error.subject, found=error.found, expected=error.expected, hint=error.hint) from error
+    except PermissionError:
+        raise  # as of every command
     except OSError as error:
-        found = error.strerror or str(error)
-        raise TesseraError(str(error.filename or folder), found=found, hint="name a folder to write to") from error
+        passing = error.errno in {errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+        fix = "sync again; if it persists, see the kernel's log" if passing else "name a folder to write to"
+        raise TesseraError(str(error.filename or folder), found=error.strerror or str(error), hint=fix) from error
     finally:
         store.close()
     if not print_document(done, output):

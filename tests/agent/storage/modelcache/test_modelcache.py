@@ -603,6 +603,32 @@ async def test_what_is_not_fetched_completely_makes_room_for_a_model_of_higher_p
         report = await node.model(lambda each: each.state == "Failed" and "lacks" in each.reason, "low")
 
 
+async def test_staged_files_that_another_process_works_on_are_named_and_make_room_later(node: Node) -> None:
+    half, whole = HalfStore(Refused("status 403")), MemoryStore({"a": os.urandom(8 * MIB)})
+
+    class Sources(ModelSources, frozen=True):
+        def open(self, model: DesiredModel, credentials: Mapping[str, str]) -> ObjectStore:  # noqa: ARG002
+            return half if model.name == "low" else whole
+
+    low, high = desired("memory://low", "low"), desired("memory://high", "high", priority=1)
+    disk = SmallDisk(node.folder)
+    await node.tell(low)
+    async with node.running(disk, Sources()):
+        async with asyncio.timeout(PATIENCE_S):
+            while disk.staged_bytes("low") < 6 * MIB:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        half.go.set()
+        await node.model(lambda each: each.state == "Failed", "low")
+        with disk.model("low").locked():
+            await node.tell(high, low)
+            report = await node.model(lambda each: has()(each) or each.state == "Failed", "high")
+            assert report.reason == "model low: another process works in its folder: retrying"
+            assert disk.staged_bytes("low") >= 6 * MIB
+        node.now_s += 1000
+        await node.model(has(), "high")
+        assert disk.staged_bytes("low") == 0
+
+
 class WatchedDisk(SmallDisk):
     """A small disk that says when a plan looks at a model to make room."""
 

@@ -148,6 +148,32 @@ def test_revisions_beside_what_an_interrupted_mirror_left_are_revisions(tmp_path
     assert run(MemoryStore(FIRST), tmp_path).revision == revision
 
 
+class SyncingReads(ChunkReads):
+    """Reads beside syncs: before each of the first files that it reads, the mirror becomes another."""
+
+    def __init__(self, top: Path, syncs: int) -> None:
+        super().__init__()
+        self.top, self.syncs = top, syncs
+
+    def open(self, path: str) -> int:
+        if self.syncs:
+            self.syncs -= 1
+            sync_mirror(MemoryStore(SECOND if self.syncs % 2 == 0 else FIRST), self.top, QUICK)
+        return super().open(path)
+
+
+def test_files_that_a_sync_replaces_meanwhile_are_not_called_damaged(tmp_path: Path) -> None:
+    name = sync_mirror(MemoryStore(FIRST), tmp_path, QUICK).revision
+    assert MirrorFolder(tmp_path).damaged(name, SyncingReads(tmp_path, 1)) == {}
+    with pytest.raises(Conflict, match="a sync replaces files, or was ended while it did: wait for it, or sync again"):
+        MirrorFolder(tmp_path).damaged(name, SyncingReads(tmp_path, 1000))
+    (tmp_path / "config.json").write_bytes(b"wrong")
+    assert MirrorFolder(tmp_path).damaged(name, ChunkReads()).keys() == {"config.json"}
+    shutil.copy(tmp_path / NOTES / "mirror.json", tmp_path / NOTES / "mirror-next.json")  # as while it installs
+    with pytest.raises(Conflict, match="a sync replaces files"):
+        MirrorFolder(tmp_path).damaged(name, ChunkReads())
+
+
 @pytest.mark.parametrize("what", ["a pipe", "a link to nothing", "a folder"])
 def test_what_is_no_manifest_of_a_mirror_is_named_and_not_waited_for(what: str, tmp_path: Path) -> None:
     sync_mirror(MemoryStore(FIRST), tmp_path, QUICK)
@@ -155,7 +181,7 @@ def test_what_is_no_manifest_of_a_mirror_is_named_and_not_waited_for(what: str, 
     path.unlink()
     {"a pipe": os.mkfifo, "a link to nothing": lambda path: path.symlink_to("x"), "a folder": Path.mkdir}[what](path)
     folder = open_folder(tmp_path)
-    with pytest.raises(InvalidInput, match=r"it cannot be read \(not a regular file\): remove it, then sync again"):
+    with pytest.raises(InvalidInput, match=r"it is not a regular file: remove it, then sync again"):
         folder.revisions()
     path.rmdir() if what == "a folder" else path.unlink()
     assert sync_mirror(MemoryStore(FIRST), tmp_path, QUICK).bytes == 0

@@ -1,12 +1,16 @@
 """What is known of revisions: manifests, verifications, pins."""
 
+import errno
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from harness.modelsyncs import run
+from tessera.agent.nodefiles import read_regular
+from tessera.agent.storage.models import records as models_records
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.clients.store import MemoryStore
 from tessera.core.storage.models.verifications import Verification
@@ -62,11 +66,20 @@ def test_what_a_kill_left_beside_the_records_is_removed_by_the_next_that_locks_t
     assert ModelFolder(tmp_path).names() == [revision]
 
 
+def _make_socket(path: Path) -> None:
+    here = Path.cwd()
+    os.chdir(path.parent)  # a socket's path has at most 107 bytes
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(path.name)
+    os.chdir(here)
+
+
 NO_MANIFESTS: dict[str, Callable[[Path], object]] = {
     "a pipe": os.mkfifo,
     "a link to nothing": lambda path: path.symlink_to("nothing"),
     "a link to a device without end": lambda path: path.symlink_to("/dev/zero"),
     "a folder": lambda path: (path / "x").mkdir(parents=True),
+    "a socket": _make_socket,
 }
 
 
@@ -84,13 +97,38 @@ def test_what_is_no_manifest_is_named_not_waited_for_and_replaced_by_the_next_sy
         path = tmp_path / ".tessera" / kind / f"{broken}.json"
         path.unlink()
         NO_MANIFESTS[other](path)
-    with pytest.raises(InvalidInput, match=r"it cannot be read \(not a regular file\): remove it, then sync again"):
+    with pytest.raises(InvalidInput, match=r"it is not a regular file: sync again, which replaces it"):
         folder.refuse_broken()
     assert [each.revision for each in folder.revisions()] == [whole]
     assert folder.records.verification(broken) == Verification()
     assert run(store, tmp_path).revision == second
     folder.refuse_broken()
     assert (folder.current(), set(folder.names())) == (second, {first, second} if current else {second})
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOMEM, errno.EACCES, errno.EMFILE])
+def test_a_manifest_that_the_disk_does_not_give_now_stops_the_sync_and_costs_no_revision(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MemoryStore({"a": b"1"})
+    first = run(store, tmp_path).revision
+    store.contents["a"] = b"2"
+    second = run(store, tmp_path).revision
+    ModelFolder(tmp_path).records.pin(first, pinned=True)
+
+    def fail(path: Path) -> bytes:
+        if first in path.name:
+            raise OSError(number, os.strerror(number), str(path))
+        return read_regular(path)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(models_records, "read_regular", fail)
+        with pytest.raises(OSError, match=os.strerror(number)):
+            run(store, tmp_path)
+        with pytest.raises(OSError, match=os.strerror(number)):
+            ModelFolder(tmp_path).refuse_broken()
+    assert run(store, tmp_path).revision == second
+    assert set(ModelFolder(tmp_path).names()) == {first, second}
 
 
 def test_what_somebody_else_put_among_the_records_stops_no_sync(tmp_path: Path) -> None:

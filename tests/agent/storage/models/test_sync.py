@@ -4,13 +4,18 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from harness.flakys3 import FlakyS3
-from harness.modelsyncs import CONTENTS, content, run, s3
+from harness.modelsyncs import CONTENTS, QUICK, content, run, s3
+from tessera.agent.storage.models.cancellation import Canceled, Cancellation
 from tessera.agent.storage.models.folder import ModelFolder
+from tessera.agent.storage.models.forms import PlainRevision
+from tessera.agent.storage.models.sync import sync
 from tessera.clients.store import MemoryStore
 from tessera.clients.store.folders import FolderStore
+from tessera.core.storage.models.revisions import Manifest, StoredObject
 from tessera.errors import Conflict, InvalidInput, Unavailable
 
 
@@ -99,3 +104,40 @@ def test_where_checksums_are_required_a_listing_without_any_is_refused_before_an
     with pytest.raises(InvalidInput, match="object 'a': the source gives no checksum"):
         run(store, tmp_path / "dst", require_checksums=True)
     assert (store.requests, ModelFolder(tmp_path / "dst").current()) == (1, "")
+
+
+class CancelingStore(MemoryStore):
+    """A store during whose listing the sync is canceled."""
+
+    cancellation = Cancellation()
+
+    def objects(self) -> tuple[StoredObject, ...]:
+        self.cancellation.cancel()
+        return super().objects()
+
+
+def test_a_sync_that_is_canceled_compares_no_further_files(tmp_path: Path) -> None:
+    first = run(MemoryStore(CONTENTS), tmp_path)
+    store, options = CancelingStore(CONTENTS), msgspec.structs.replace(QUICK, check=True)
+    with pytest.raises(Canceled):  # nothing is to be fetched, so the comparison alone can end it
+        sync(store, ModelFolder(tmp_path), options, cancellation=store.cancellation)
+    assert ModelFolder(tmp_path).current() == first.revision
+
+
+def test_a_sync_that_is_canceled_reuses_no_further_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run(MemoryStore({"a": b"1", "b": b"2", "c": b"3"}), tmp_path)
+    cancellation, reused = Cancellation(), list[str]()
+    reuse = PlainRevision.reuse
+
+    def cancel(self: PlainRevision, manifest: Manifest, path: str, target: Path) -> None:
+        reused.append(path)
+        cancellation.cancel()
+        reuse(self, manifest, path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PlainRevision, "reuse", cancel)
+        with pytest.raises(Canceled):
+            sync(MemoryStore({"a": b"1", "b": b"2"}), ModelFolder(tmp_path), QUICK, cancellation=cancellation)
+    assert (reused, ModelFolder(tmp_path).current()) == (["a"], first.revision)
+    run(MemoryStore({"a": b"1", "b": b"2"}), tmp_path)
+    assert content(tmp_path / "current") == {"a": b"1", "b": b"2"}

@@ -104,3 +104,16 @@ def test_what_an_earlier_sync_left_is_not_written_to_through_a_link(
     fetch(MemoryStore(FIRST))
     assert content(elsewhere) == dict.fromkeys(("0.bin", "weights/0.bin", "files/weights/0.bin"), b"precious")
     assert contents(top if mirror else top / "current") == FIRST
+
+
+def test_what_a_sync_left_frees_what_no_revision_shares(tmp_path: Path) -> None:
+    run(MemoryStore(FIRST), tmp_path)
+    folder = ModelFolder(tmp_path)
+    files = folder.staging / "plan/files"
+    files.mkdir(parents=True)
+    assert folder.staged_bytes() == 0
+    os.link(tmp_path / "current/weights/0.bin", files / "linked")
+    assert folder.staged_bytes() == 0
+    (files / "own").write_bytes(os.urandom(8192))
+    before = os.lstat(files / "own").st_blocks * 512
+    assert folder.staged_bytes() == before >= 8192

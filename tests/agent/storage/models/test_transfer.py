@@ -9,7 +9,9 @@ import pytest
 
 from harness.flakys3 import FlakyS3
 from harness.modelsyncs import CONTENTS, LARGE, MANY, QUICK, content, run, s3
+from tessera.agent.storage.models.cancellation import Canceled, Cancellation
 from tessera.agent.storage.models.folder import ModelFolder
+from tessera.agent.storage.models.journal import Journal
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.agent.storage.models.sync import sync
 from tessera.clients.store import Body, MemoryStore, Temporary
@@ -101,6 +103,31 @@ def test_a_bit_that_flipped_in_an_attempt_that_was_cut_off_is_no_failure_of_the_
     assert content(tmp_path / "current") == several
     assert 2 * 200_000 <= done.bytes < 30 * 200_000  # what was not there yet, and what was wrong
     assert told[-1][0] == told[-1][1]
+
+
+def test_a_transfer_that_is_canceled_before_it_fetches_wrong_objects_again_requests_nothing(
+    tmp_path: Path, server: FlakyS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above, but the second pass begins after the cancel."""
+    server.contents = {f"{number}.bin": os.urandom(200_000) for number in range(30)}
+    server.flipped = "0.bin"
+    server.fault = lambda number: "404" if number == len(server.contents) else ""
+    with pytest.raises(Unavailable, match="404"):
+        run(s3(server), tmp_path)
+    server.flipped, server.fault = "", lambda _number: ""
+    cancellation, store, forget = Cancellation(), s3(server), Journal.forget
+    requests = list[int]()
+
+    def cancel(self: Journal, objects: set[int]) -> None:
+        forget(self, objects)
+        cancellation.cancel()
+        requests.append(server.gets)
+
+    monkeypatch.setattr(Journal, "forget", cancel)
+    with pytest.raises(Canceled):
+        sync(store, ModelFolder(tmp_path), QUICK, cancellation=cancellation)
+    store.close()
+    assert requests == [server.gets]
 
 
 def test_what_the_journal_knows_and_somebody_removed_is_fetched_again(tmp_path: Path, server: FlakyS3) -> None:

@@ -48,9 +48,9 @@ def test_the_forms_stay_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("content", "want"),
     [
-        (b"\xff{", "remove the file and sync again"),
-        (b"[]", "remove the file and sync again"),
-        (b'{"x": ' + b"[" * 100_000, "remove the file and sync again"),
+        (b"\xff{", "remove it, then sync again"),
+        (b"[]", "remove it, then sync again"),
+        (b'{"x": ' + b"[" * 100_000, "remove it, then sync again"),
         (changed(version=2), "version 2"),
         (changed(revision="0" * 64), "revision '0000"),
         (changed(files=[{"path": "../x", "size": 1, "chunks": ["0" * 64]}]), "leads out"),

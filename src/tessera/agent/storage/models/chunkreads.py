@@ -5,6 +5,7 @@ import fcntl
 import os
 import threading
 import time
+from collections.abc import Callable
 
 from tessera.agent.storage.models.chunkfiles import aligned_buffer
 from tessera.core.storage.bandwidth import BandwidthLimit
@@ -25,11 +26,13 @@ class ChunkReads:
 
     Args:
         most: bytes of the largest chunk.
+        before: called before each read; what it raises ends the comparison.
 
     """
 
-    def __init__(self, most: int = CHUNK_BYTES) -> None:
+    def __init__(self, most: int = CHUNK_BYTES, before: Callable[[], object] = lambda: None) -> None:
         self._buffer = aligned_buffer(most)
+        self._before = before
 
     def open(self, path: str) -> int:
         """Return the descriptor of a file, which the caller closes."""
@@ -37,6 +40,7 @@ class ChunkReads:
 
     def read(self, number: int, offset: int, size: int) -> memoryview:
         """Return the bytes at an offset, valid until the next read: fewer than `size` at the end of the file."""
+        self._before()
         return self._buffer[: self._fill(number, offset, size, size)]
 
     def _fill(self, number: int, offset: int, size: int, most: int) -> int:

@@ -23,6 +23,9 @@ from tessera.errors import Conflict
 
 __all__ = ["MirrorFolder"]
 
+_COMPARISONS = 3
+"""More are of no use where files are replaced all the time."""
+
 
 class MirrorFolder(SyncedFolder):
     """The files of a mirror, which are its one revision; other files in its folder are left alone.
@@ -114,12 +117,32 @@ class MirrorFolder(SyncedFolder):
         self.manifest()
 
     def damaged(self, revision: str, reads: ChunkReads | None) -> dict[str, str]:  # noqa: ARG002 - it has one
-        """Return the damaged files by path; without `reads` those written to since are read, too."""
-        manifest = self.manifest()
-        if manifest is None:
-            return {}
-        since_ns = 0 if reads is not None else self._stored.stat().st_mtime_ns
-        return damaged_files(self.top, manifest, reads or ChunkReads(), since_ns=since_ns)
+        """Return the damaged files by path; without `reads` those written to since are read, too.
+
+        Raises:
+            Conflict: files are being replaced.
+
+        """
+        for _ in range(_COMPARISONS):
+            installed = self._installed()
+            manifest = self.manifest()
+            if manifest is None:
+                return {}
+            since_ns = 0 if reads is not None else self._stored.stat().st_mtime_ns
+            found = damaged_files(self.top, manifest, reads or ChunkReads(), since_ns=since_ns)
+            # An install writes its manifest before it replaces files, and makes it the mirror's after the last one.
+            if not found or (self._installed() == installed and not os.path.lexists(self._next)):
+                return found
+        found_now = "a sync replaces files, or was ended while it did"
+        raise Conflict(str(self.top), found=found_now, hint="wait for it, or sync again")
+
+    def _installed(self) -> tuple[int, int]:
+        """Return what is different after each install."""
+        try:
+            status = self._stored.lstat()
+        except FileNotFoundError:
+            return 0, 0
+        return status.st_ino, status.st_mtime_ns
 
     def warm(self, revision: str) -> int:  # noqa: ARG002 - it has one
         """Read all files into the page cache, and return their bytes."""
@@ -220,7 +243,7 @@ class MirrorFolder(SyncedFolder):
 
 def _read(path: Path) -> Manifest | None:
     try:
-        return read_own_manifest(path)
+        return read_own_manifest(path, fix="remove it, then sync again")
     except FileNotFoundError:
         return None
 

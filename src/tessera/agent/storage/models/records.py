@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from tessera.agent.nodefiles import read_regular, remove_any, write_through
+from tessera.agent.nodefiles import NotRegular, read_regular, remove_any, write_through
 from tessera.api.tessera.storage.modelmanifests import (
     read_manifest,
     read_verification,
@@ -23,23 +23,27 @@ __all__ = ["RevisionRecords", "read_own_manifest"]
 _NAME = re.compile(r"[0-9a-f]{64}")
 
 
-def read_own_manifest(path: Path) -> Manifest:
+_FIX = "sync again, which replaces it"
+"""What to do about a broken manifest of a revision."""
+
+
+def read_own_manifest(path: Path, *, fix: str) -> Manifest:
     """Return the manifest in a file of a folder's metadata.
+
+    Args:
+        path: the file.
+        fix: what to do about one that is broken.
 
     Raises:
         InvalidInput: it is broken, or no regular file.
-        FileNotFoundError: there is none.
+        OSError: there is none, or the disk or its permissions keep it from being read, now or always.
 
     """
     try:
         content = read_regular(path)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise InvalidInput(
-            str(path), found=f"it cannot be read ({error.strerror})", hint="remove it, then sync again"
-        ) from error
-    return read_manifest(content, subject=str(path))
+    except NotRegular as error:
+        raise InvalidInput(str(path), found="it is not a regular file", hint=fix) from error
+    return read_manifest(content, subject=str(path), fix=fix)
 
 
 class RevisionRecords:
@@ -79,18 +83,18 @@ class RevisionRecords:
 
         Raises:
             InvalidInput: it is broken, or another revision's.
-            FileNotFoundError: there is none.
+            OSError: as of `read_own_manifest`.
 
         """
         path = self._manifest(revision)
         known = _identity(path)
         if known not in self._read:
-            manifest = read_own_manifest(path)
+            manifest = read_own_manifest(path, fix=_FIX)
             if manifest.revision != revision:
                 raise InvalidInput(
                     str(path),
                     found=f"it has the manifest of {manifest.revision}, not of {revision}",
-                    hint="remove the revision and sync again",
+                    hint=_FIX,
                 )
             self._read[known] = manifest
         return self._read[known]

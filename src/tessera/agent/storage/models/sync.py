@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -94,7 +95,7 @@ def sync(
         options: what is desired.
         report: called with bytes done and bytes in total.
         sharing: with peers.
-        cancellation: ends it while it lists or fetches.
+        cancellation: ends it while it lists, compares, fetches or reuses files, not while it packs or publishes them.
 
     Raises:
         Canceled: it is canceled; `current` is unchanged, and fetched data is kept.
@@ -112,7 +113,7 @@ def sync(
         folder.evict_broken()
         current = folder.current()  # first, because most often nothing has changed
         manifests = dict(sorted(folder.manifests().items(), key=lambda each: each[0] != current))
-        plan = plan_sync(objects, store.source, manifests, _unusable(folder, manifests, current, options))
+        plan = plan_sync(objects, store.source, manifests, _unusable(folder, manifests, options, cancellation))
         folder.clear_staging(plan.identity)
         # 3. Fetch the rest, and publish it to readers.
         source = TransferSource(store, options.limits, Progress(report, plan.bytes_to_fetch), cancellation)
@@ -139,11 +140,11 @@ def sync(
 
 
 def _unusable(
-    folder: ModelFolder, manifests: dict[str, Manifest], current: str, options: SyncOptions
+    folder: ModelFolder, manifests: dict[str, Manifest], options: SyncOptions, cancellation: Cancellation
 ) -> set[tuple[str, str]]:
     """Return the files on the disk, as revision and path, that are damaged, or lack a checksum that is required."""
-    suspect = any(folder.records.verification(each).damaged for each in (current, options.revision))
-    reads = ChunkReads() if options.check or suspect else None
+    suspect = any(folder.records.verification(each).damaged for each in (folder.current(), options.revision))
+    reads = ChunkReads(before=partial(cancellation.wait, 0)) if options.check or suspect else None
     unusable = {(name, path) for name in manifests for path in folder.damaged(name, reads)}
     if options.require_checksums:
         unusable |= {(name, file.path) for name, each in manifests.items() for file in each.unverified}
@@ -174,6 +175,7 @@ def _fetch_revision(
     fetched = stage(source, folder, staged, plan.fetched, options, sharing)
     with folder.freeing_if_full(staged):
         for path, (name, file) in plan.reused.items():
+            source.cancellation.wait(0)
             target = staged / "files" / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.unlink(missing_ok=True)

@@ -50,12 +50,13 @@ def write_manifest(manifest: Manifest) -> bytes:
     return msgspec.json.encode(_ManifestFields(_VERSION, manifest.revision, manifest.source, files))
 
 
-def read_manifest(content: bytes, *, subject: str) -> Manifest:
+def read_manifest(content: bytes, *, subject: str, fix: str = "remove it, then sync again") -> Manifest:
     """Return the manifest in a file.
 
     Args:
         content: what `write_manifest` wrote, or anything else.
         subject: the file, as errors name it.
+        fix: what to do about one that is broken.
 
     Raises:
         InvalidInput: it is not a manifest, is one of another version, or one that was changed.
@@ -64,7 +65,7 @@ def read_manifest(content: bytes, *, subject: str) -> Manifest:
     try:
         wire = msgspec.json.decode(content, type=_ManifestFields)
     except UNDECODABLE as error:
-        raise _refusal(subject, error_phrase(error, content)) from error
+        raise InvalidInput(subject, found=error_phrase(error, content), hint=fix) from error
     if wire.version != _VERSION:
         raise InvalidInput(
             subject, found=f"version {wire.version}", expected=f"version {_VERSION}", hint="update Tessera on this node"
@@ -73,16 +74,14 @@ def read_manifest(content: bytes, *, subject: str) -> Manifest:
     for file in wire.files:
         right = file.size >= 0 and len(file.chunks) == chunk_count(file.size)
         if not right or not all(_DIGEST.fullmatch(chunk) for chunk in file.chunks):
-            raise _refusal(subject, f"file {shown(file.path)} whose size and digests do not fit")
+            found = f"file {shown(file.path)} whose size and digests do not fit"
+            raise InvalidInput(subject, found=found, hint=fix)
     files = tuple(ModelFile(each.path, each.size, each.chunks, each.etag, each.checksum) for each in wire.files)
     manifest = Manifest(wire.source, files)
     if manifest.revision != wire.revision:
-        raise _refusal(subject, f"revision {shown(wire.revision)} for files that are {manifest.revision}")
+        found = f"revision {shown(wire.revision)} for files that are {manifest.revision}"
+        raise InvalidInput(subject, found=found, hint=fix)
     return manifest
-
-
-def _refusal(subject: str, found: str) -> InvalidInput:
-    return InvalidInput(subject, found=found, hint="remove the file and sync again")
 
 
 def write_verification(verification: Verification) -> bytes:
