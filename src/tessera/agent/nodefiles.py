@@ -33,6 +33,8 @@ LARGEST_SPEC = 8 << 20
 """Largest CDI specification; one GPU with its libraries takes a few thousand bytes."""
 UNREADABLE = (OSError, *UNDECODABLE)
 """Errors of reading and decoding a file, whatever is in it."""
+_LARGEST = 1 << 30
+"""The manifest of a million files takes a fifth of it."""
 _RECURSIVE = 100
 """Nested folders that are removed by recursion."""
 
@@ -88,10 +90,12 @@ def read_regular(path: Path) -> bytes:
     """Return the content of a file of our own.
 
     Raises:
-        OSError: as of `open_regular`.
+        OSError: as of `open_regular`; or it has more than a GiB, which none of ours has.
 
     """
     with os.fdopen(open_regular(path), "rb") as file:
+        if os.fstat(file.fileno()).st_size > _LARGEST:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
         return file.read()
 
 

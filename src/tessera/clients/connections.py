@@ -14,7 +14,17 @@ import yarl
 
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Broken", "Connections", "HttpResponse", "ServerAddress", "TooLong", "Unreachable", "WebSocket", "reached"]
+__all__ = [
+    "Broken",
+    "Connections",
+    "HttpResponse",
+    "NoAddress",
+    "ServerAddress",
+    "TooLong",
+    "Unreachable",
+    "WebSocket",
+    "reached",
+]
 
 _CONNECT_S = 10.0
 _IDLE_S = 60.0
@@ -31,6 +41,10 @@ _SCHEMES = {"http", "https"}
 
 class Unreachable(Exception):
     """No connection: nothing was sent."""
+
+
+class NoAddress(Unreachable):
+    """The server's name has no address."""
 
 
 class Broken(Exception):
@@ -260,6 +274,8 @@ async def _pieces(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 def _translated() -> Iterator[None]:
     try:
         yield
+    except aiohttp.ClientConnectorDNSError as error:
+        raise NoAddress(f"no address for the name {error.host}") from error
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError) as error:
         raise Unreachable(_text(error)) from error
     except (aiohttp.ClientError, OSError) as error:

@@ -103,7 +103,7 @@ def test_what_cannot_be_done_reports_why(served: RegistryServer, tmp_path: Path)
     empty.write_text("kind: ConfigMap\n")
     cases = {
         (): (2, "images: none is named"),
-        ("-f", str(empty)): (2, "images: none"),
+        ("-f", str(empty)): (2, f"{empty}: no image is named there: name another file, or IMAGE"),
         ("A B",): (2, "the name of an image"),
         (f"{served.host}/team/gone:1",): (2, "no such image"),
         (f"{served.host}/team/old:1", "--platform", "linux"): (2, "OS/ARCHITECTURE"),

@@ -197,6 +197,21 @@ def test_verify_leaves_out_what_another_process_evicts_meanwhile(top: Path, monk
     assert (got.exit_code, got.stdout, got.stderr) == (0, "", "verified 1 revision: no file is damaged\n")
 
 
+def test_verify_of_one_revision_that_another_process_evicts_meanwhile_is_an_error(
+    top: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ModelFolder(top)
+    (other,) = {*folder.names()} - {folder.current()}
+
+    def gone(self: ModelFolder, revision: str, reads: ChunkReads | None) -> dict[str, str]:  # noqa: ARG001
+        raise FileNotFoundError(errno.ENOENT, "the revision was evicted meanwhile", revision)
+
+    monkeypatch.setattr(ModelFolder, "damaged", gone)
+    got = run("verify", top, "--revision", other)
+    want = f"error: {top}: revision {other[:12]}: another process has evicted it meanwhile: verify another\n"
+    assert (got.exit_code, got.stdout, got.stderr) == (5, "", want)
+
+
 def test_verify_names_damaged_files(top: Path, source: Path) -> None:
     whole = run("verify", top)
     assert (whole.exit_code, whole.stdout, whole.stderr) == (0, "", "verified 2 revisions: no file is damaged\n")
@@ -230,11 +245,13 @@ def test_verify_names_damaged_files(top: Path, source: Path) -> None:
 def test_evict_removes_what_is_not_protected(top: Path) -> None:
     current, other = (row["revision"] for row in document("list", top))
     refused = run("evict", top, current[:20])
-    assert (refused.exit_code, "it is current" in refused.stderr) == (5, True)
+    assert (refused.exit_code, "it is current: evict another" in refused.stderr) == (5, True)
     assert run("evict", top, "").exit_code == 2  # both begin so
     got = run("evict", top, other[:20])
     assert (got.exit_code, got.output) == (0, "")
     assert [each.name for each in (top / "versions").iterdir()] == [current]
+    refused = run("evict", top, current)
+    assert (refused.exit_code, "it is current: remove the folder, which has no other" in refused.stderr) == (5, True)
 
 
 def test_a_revision_that_a_process_reads_stays(top: Path) -> None:

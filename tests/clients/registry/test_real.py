@@ -179,6 +179,13 @@ async def test_a_registry_is_asked_by_http_only_where_that_was_allowed(served: R
         assert await client.manifest(named) == CONTENT
 
 
+async def test_a_registry_whose_name_has_no_address_is_said_to_have_none() -> None:
+    named = Reference(registry="registry.invalid:5000", repository="a", tag="1")
+    async with HttpRegistry() as client:
+        with pytest.raises(Unavailable, match=r"no address for the name registry\.invalid: check the name"):
+            await client.manifest(named)
+
+
 async def test_a_password_is_not_sent_without_tls_for_a_registry_with_it() -> None:
     refused = HttpResponse(401, b"", {"www-authenticate": 'Bearer realm="http://127.0.0.1:1/token"'})
     named = Reference(registry="registry.example", repository="a", tag="1")

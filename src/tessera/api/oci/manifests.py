@@ -150,7 +150,9 @@ def read_platform(text: str) -> Platform:
     """
     parts = text.split("/")
     if len(parts) not in (2, 3) or not all(parts):
-        raise InvalidInput("platform", found=shown(text), expected="OS/ARCHITECTURE[/VARIANT]", hint="linux/amd64")
+        raise InvalidInput(
+            "platform", found=shown(text), expected="OS/ARCHITECTURE", hint="write linux/amd64, or the like"
+        )
     return Platform(*parts)
 
 

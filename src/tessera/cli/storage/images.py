@@ -91,6 +91,8 @@ def analyze_images(*, names: tuple[str, ...], cluster: str | None, platform: str
     if not names and not given["filename"]:
         listed = images_of(saved)
     if not names and not listed:
+        if read := [*given["filename"], *([] if cluster is None else [cluster])]:
+            raise InvalidInput(", ".join(read), found="no image is named there", hint="name another file, or IMAGE")
         raise InvalidInput("images", found="none is named", hint="give IMAGE, -f or --cluster")
     for name in names:
         read_reference(name)
@@ -163,8 +165,11 @@ def _tables(analysis: Analysis, *, everything: bool) -> list[RenderableType]:
 
 
 def _sentences(analysis: Analysis) -> Iterator[str]:
-    alone = _mib(analysis.bytes_without_sharing)
-    yield f"A node without these images pulls {_mib(analysis.bytes)} MiB; {alone} MiB if they had no layer in common."
+    pulled = f"A node without these images pulls {_mib(analysis.bytes)} MiB"
+    if len(analysis.images) == 1:
+        yield f"A node without this image pulls {_mib(analysis.bytes)} MiB."
+    else:
+        yield f"{pulled}; {_mib(analysis.bytes_without_sharing)} MiB if they had no layer in common."
     if analysis.base is None:
         yield "No base would save anything: no images begin with the same build steps in different layers."
         return

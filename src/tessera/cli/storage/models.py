@@ -154,6 +154,9 @@ def verify_command(folder: Path, revision: str, output: str) -> None:
     for name in opened.select(revision):
         with contextlib.suppress(FileNotFoundError):  # another process has evicted it meanwhile
             damaged[name] = opened.damaged(name, reads)
+    if revision and not damaged:
+        found = "another process has evicted it meanwhile"
+        raise Conflict(f"{folder}: revision {name[:12]}", found=found, hint="verify another")
     count = sum(map(len, damaged.values()))
     rows = [
         {"revision": name, "damaged": [{"file": path, "problem": problem} for path, problem in files.items()]}
@@ -183,7 +186,8 @@ def evict_command(folder: Path, revision: str) -> None:
         name = opened.find(revision)
         why = next(each.protected for each in opened.revisions() if each.revision == name)
         if why:
-            raise Conflict(f"{folder}: revision {name[:12]}", found=f"it is {why}", hint="evict another")
+            fix = "evict another" if len(opened.names()) > 1 else "remove the folder, which has no other"
+            raise Conflict(f"{folder}: revision {name[:12]}", found=f"it is {why}", hint=fix)
         opened.evict(name)
 
 

@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 from tessera.api.oci.challenges import read_challenge, read_token
 from tessera.api.oci.dockerconfig import RegistryCredential
 from tessera.api.oci.manifests import ACCEPTED, checked, digest_of
-from tessera.clients.connections import Broken, Connections, HttpResponse, Unreachable, reached
+from tessera.clients.connections import Broken, Connections, HttpResponse, NoAddress, Unreachable, reached
 from tessera.clients.registry.keychain import Keychain
 from tessera.clients.registry.protocol import RegistryContent
 from tessera.core.storage.images.layers import Reference
@@ -137,7 +137,7 @@ class HttpRegistry:
                 return answer
             onward = urljoin(url, answer.headers.get("location", ""))
             if not onward.startswith(("https://", f"{urlsplit(url).scheme}://")):
-                raise Unavailable(subject, found=f"it redirects to {shown(onward)}, which is not https")
+                raise Unavailable(subject, found=f"it redirects to {shown(onward)}, which is not https", hint=_PLAIN)
             url = onward
         raise Unavailable(
             subject, found=f"it redirects more than {_MOST_REDIRECTS} times", hint="name the registry itself"
@@ -157,6 +157,8 @@ class HttpRegistry:
             ) from error
         except (Unreachable, Broken) as error:
             hint = _PLAIN if origin.startswith("https:") else "check the registry's address, and the way to it"
+            if isinstance(error, NoAddress):
+                hint = "check the name"
             raise Unavailable(subject, found=f"{origin}: {error}", hint=hint) from error
 
     def _to(self, origin: str) -> Connections:

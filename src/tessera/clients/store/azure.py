@@ -26,7 +26,7 @@ from tessera.clients.store.pipelines import pipelined
 from tessera.clients.store.protocol import Contents, Refused, Temporary
 from tessera.clients.store.ranges import condition, read_range
 from tessera.core.storage.models.revisions import StoredObject
-from tessera.errors import InvalidInput
+from tessera.errors import InvalidInput, shown
 
 __all__ = ["AzureCredential", "AzureSettings", "AzureStore", "shared_key"]
 
@@ -83,9 +83,11 @@ class AzureSettings(msgspec.Struct, frozen=True):
             sas=environ.get("AZURE_STORAGE_SAS_TOKEN", "").lstrip("?"),
             endpoint=environ.get("AZURE_STORAGE_SERVICE_ENDPOINT", "").rstrip("/"),
         )
+        if not settings.account:
+            raise InvalidInput("AZURE_STORAGE_ACCOUNT", found="it is not set", hint="give the storage account's name")
         if not re.fullmatch("[a-z0-9]{3,24}", settings.account):
             desired = "the storage account's name, 3 to 24 lower-case letters and digits"
-            raise InvalidInput("AZURE_STORAGE_ACCOUNT", found=settings.account or "an empty name", expected=desired)
+            raise InvalidInput("AZURE_STORAGE_ACCOUNT", found=shown(settings.account), expected=desired)
         try:
             base64.b64decode(settings.key, validate=True)
         except binascii.Error as error:

@@ -1,6 +1,7 @@
 """A mirror end to end: plain files as the store has them, whatever was there, whenever it was killed."""
 
 import contextlib
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.flakys3 import FlakyS3
-from harness.modelsyncs import CONTENTS, FIRST, QUICK, SECOND, contents, s3
+from harness.modelsyncs import CONTENTS, FIRST, QUICK, SECOND, contents, run, s3
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.mirror import sync_mirror
 from tessera.agent.storage.models.sync import sync
@@ -117,3 +118,18 @@ def test_where_checksums_are_required_plain_files_that_none_verified_are_fetched
         server.encrypted = False
         assert sync_mirror(store, tmp_path, options).bytes == sum(map(len, CONTENTS.values()))
         assert sync_mirror(store, tmp_path, options).bytes == 0
+
+
+def test_a_mirror_beside_revisions_is_refused_with_what_to_remove(tmp_path: Path) -> None:
+    mirrored = tmp_path / "mirrored"
+    sync_mirror(MemoryStore(FIRST), mirrored, QUICK)
+    top = tmp_path / "top"
+    revision = run(MemoryStore(FIRST), top).revision
+    shutil.copy(mirrored / NOTES / "mirror.json", top / NOTES)
+    fix = r"it has a mirror and revisions: to keep the revisions remove \S+/mirror\.json"
+    with pytest.raises(Conflict, match=fix):
+        run(MemoryStore(FIRST), top)
+    with pytest.raises(Conflict, match=fix):
+        sync_mirror(MemoryStore(FIRST), top, QUICK)
+    (top / NOTES / "mirror.json").unlink()
+    assert run(MemoryStore(FIRST), top).revision == revision

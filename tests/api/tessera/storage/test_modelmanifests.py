@@ -77,3 +77,10 @@ def test_a_torn_journal_loses_its_last_line_alone(rows: list[tuple[int, int, str
     assert read_journal(b"".join(lines)) == whole
     torn = b"".join(lines)[: -cut or None] if cut < 67 else b"x\n" + b"".join(lines)
     assert read_journal(torn).items() <= whole.items()
+
+
+@pytest.mark.parametrize("at_s", ["1e18", "-1e18", "-1", "253402300800"])
+def test_a_verification_at_no_time_is_none_and_its_damage_stays(at_s: str) -> None:
+    content = f'{{"at_s":{at_s},"damaged":["a"]}}'.encode()
+    assert read_verification(content) == Verification(0.0, ("a",))
+    assert read_verification(b'{"at_s":253402300799}') == Verification(253402300799.0)

@@ -146,6 +146,17 @@ def test_a_lost_disk_is_attached_before_anything_is_wiped() -> None:
     assert planned(*devices).advice.startswith("to start over")
 
 
+def test_where_no_disk_is_selected_those_that_nothing_uses_are_named() -> None:
+    root, part = disk(1, partitions=("nvme1n1p1",)), disk(1, name="nvme1n1p1", kind="partition", mounts=ELSEWHERE)
+
+    def advice(*devices: BlockDevice) -> str:
+        return plan_disks(ObservedDisks(devices=devices), DiskSpec(select=("/dev/sd*",)), FRESH).advice
+
+    assert advice(disk(0), root, part, disk(2, swap=True)) == "--select takes others of this node: /dev/nvme0n1"
+    assert advice(root, part) == "attach a disk; those of this node are in use: nvme1n1"
+    assert advice() == "this node has no disk"
+
+
 READY_ARRAY = array(0, 1, signature=EXT4, mounts=AT_TARGET)
 MOUNTED = MountTarget(source="md127", empty=False, size_bytes=100, free_bytes=40)
 OF_ALL: dict[str, tuple[tuple[BlockDevice, ...], dict[str, Any], DiskState, str]] = {

@@ -366,6 +366,28 @@ def test_no_room_is_made_by_what_was_fetched_so_far_of_a_model(case: str) -> Non
     assert (plan.refused, [each for each in plan.steps if isinstance(each, RemoveStaged)]) == ({"big": 9}, [])
 
 
+@pytest.mark.parametrize("priority", range(4))
+def test_what_was_fetched_of_a_model_that_has_too_little_room_makes_room_for_any(priority: int) -> None:
+    """Else two models that do not fit keep each other from the disk for ever."""
+    models = model("a", priority=2, has_pending_pods=True), model("b", priority=priority)
+    desired = {each.name: each for each in models}
+    found = {"a": ModelOnNode(ModelOnDisk("", ()), staged_bytes=9)}
+
+    def plan(**more: Any) -> CachePlan:
+        fetching = Fetching(needs={"b": 9}, reports={"a": tried(desired["a"])}, **more)
+        return plan_cache(desired, found, fetching=fetching, displaced={})
+
+    made = plan(refused=frozenset("a"))
+    assert (made.steps, made.refused, made.fetch) == ((RemoveStaged("a", "b"),), {}, desired["b"])
+    assert plan(refused=frozenset("a"), running="a").refused == {"b": 9}
+    assert (plan().refused == {}) is (priority == 3), "one that has failed otherwise is fetched on"
+
+
+def tried(desired: DesiredModel) -> ObservedModel:
+    """Return the report of a model whose fetch has failed just now."""
+    return ObservedModel(name=desired.name, identity=desired.identity, state="Failed", failures=1)
+
+
 def test_room_is_made_by_revisions_that_share_their_files() -> None:
     weights = LinkedFile((0, 1), 8 * MIB, 2)
     low = there(RevisionOnDisk(ONE, 9.0, 4096, "", (weights,)), RevisionOnDisk(TWO, 5.0, 4096, "", (weights,)))

@@ -25,7 +25,8 @@ CASES: dict[str, tuple[str, str, dict[str, str], bool]] = {
     "a user of that name elsewhere": ("az", f"{BLOB}@other.example.com", SAS, True),
     "the own identity elsewhere": ("az", OTHER, {}, True),
     "the own identity at Azure": ("az", "https://m.z12.blob.storage.azure.net/", {}, False),
-    "a key, which signs": ("az", OTHER, KEY, False),
+    "a key, whose signatures name no server": ("az", OTHER, KEY, True),
+    "a key where the Secret says": ("az", OTHER, {**KEY, "AZURE_STORAGE_SERVICE_ENDPOINT": OTHER}, False),
     "S3, which signs": ("s3", OTHER, {"AWS_SECRET_ACCESS_KEY": "s"}, False),
     "Google's, which go nowhere else": ("gs", OTHER, {"GOOGLE_CREDENTIALS": "{}"}, False),
 }

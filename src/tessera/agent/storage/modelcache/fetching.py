@@ -163,6 +163,8 @@ class Fetches:
         self.needs: dict[str, int] = {}
         """Models that did not fit, with the bytes that they lacked, until the next plan decides on them."""
         self._fruitless: dict[str, FruitlessFetches] = {}
+        self._refused: set[str] = set()
+        """Models for which there was too little room, until they are fetched again."""
         self._with_room: set[str] = set()
         """Models for which room was made, and that were not fetched since."""
         self._most_bytes: dict[str, int] = {}
@@ -189,6 +191,7 @@ class Fetches:
             reports=reports,
             needs=dict(self.needs),
             fruitless=dict(self._fruitless),
+            refused=frozenset(self._refused),
         )
 
     def decided(self, needs: Iterable[str], plan: CachePlan, desired: Mapping[str, DesiredModel]) -> None:
@@ -203,6 +206,7 @@ class Fetches:
         for name in needs:
             self.needs.pop(name, None)
             if name in plan.refused:
+                self._refused.add(name)
                 missing = f"the disk for models lacks {-(-plan.refused[name] // 2**20)} MiB"
                 fix = _NO_ROOM
                 if was_fruitless(desired[name], self.observed(desired)):
@@ -232,12 +236,13 @@ class Fetches:
     async def _run(self, model: DesiredModel) -> None:
         former = self.reports.get(model.name, ObservedModel(name=model.name))
         self._sampled_s, self._progress = self._now_s(), (0, 0)
+        self._refused.discard(model.name)
         self._log.info("model_fetch", model=model.name, source=model.source)
         try:
             await self._choose_or_fetch(model)
         except Exception as error:  # noqa: BLE001 - one model keeps none of the others from being fetched
             if self._cancellation.is_canceled:  # whatever went wrong then is no failure of the model
-                self._log.info("model_fetch_canceled", model=model.name)
+                self._log.info("model_fetch_canceled", model=model.name, exc_info=defect(error))
             elif isinstance(error, TooLittleRoom):
                 self.needs[model.name] = error.missing_bytes
             else:

@@ -33,7 +33,7 @@ from tessera.api.tessera.v1alpha1.modelcaches import (
 )
 from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.clients.kube import NODE_MODELS as KIND
-from tessera.clients.kube import SECRETS, Kube, Object, Selection, Store
+from tessera.clients.kube import SECRETS, Forbidden, Kube, Object, Selection, Store
 from tessera.clients.store import ObjectStore
 from tessera.core.deviceplugin.containerresponse import ContainerMount, ContainerResponse
 from tessera.core.deviceplugin.offers.modeloffers import (
@@ -336,11 +336,12 @@ class ModelKeeper:
         await self._peers.refresh(model)
         credentials: dict[str, str] = {}
         if model.secret:
-            subject, hint = f"Secret {NAMESPACE}/{model.secret}", "name it in the chart's value agent.modelSecrets"
+            subject = f"Secret {NAMESPACE}/{model.secret}"
             try:
                 secret = await self._kube.get(SECRETS, model.secret, NAMESPACE)
-            except Unavailable as error:
-                raise Unavailable(subject, found=error.found, hint=hint) from error
+            except Forbidden as error:
+                fix = "name it in the chart's value agent.modelSecrets"
+                raise Unavailable(subject, found=error.found, hint=fix) from error
             if secret is None:
                 raise InvalidInput(
                     subject,

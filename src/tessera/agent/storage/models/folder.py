@@ -58,7 +58,9 @@ class ModelFolder(SyncedFolder):
         self._trash = self.notes / "trash"
 
     def _refuse_other_form(self) -> None:
-        if MirrorFolder(self.top).exists:
+        mirror = MirrorFolder(self.top)
+        mirror.refuse_both()
+        if mirror.exists:
             raise Conflict(str(self.top), found="it is a mirror", hint="use --mirror there")
 
     def _own_folders(self) -> tuple[Path, ...]:

@@ -43,7 +43,19 @@ class MirrorFolder(SyncedFolder):
 
     def _refuse_other_form(self) -> None:
         if self._has_revisions:
+            self.refuse_both()
             raise Conflict(str(self.top), found="it is a folder of revisions", hint="leave out --mirror")
+
+    def refuse_both(self) -> None:
+        """Refuse a folder with a mirror beside revisions, which no sync makes.
+
+        Raises:
+            Conflict: it is one.
+
+        """
+        if self._has_revisions and self.exists:
+            fix = f"to keep the revisions remove {self._stored}; to keep the mirror remove {self.notes / 'manifests'}"
+            raise Conflict(str(self.top), found="it has a mirror and revisions", hint=fix)
 
     def _own_folders(self) -> tuple[Path, ...]:
         return ()

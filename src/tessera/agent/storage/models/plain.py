@@ -72,7 +72,7 @@ def _problem(path: str, file: ModelFile, reads: ChunkReads | None, since_ns: int
     try:
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode):
-            return "no regular file"
+            return "not a regular file"
         if status.st_size != file.size:
             return f"{status.st_size} bytes in place of {file.size}"
         if reads is None or status.st_ctime_ns < since_ns:

@@ -20,6 +20,7 @@ __all__ = [
 ]
 
 _VERSION = 1
+_YEAR_10000_S = 253402300800.0
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _LINE = re.compile(rb"([0-9]{1,9}) ([0-9]{1,9}) ([0-9a-f]{64})")
 
@@ -90,12 +91,12 @@ def write_verification(verification: Verification) -> bytes:
 
 
 def read_verification(content: bytes) -> Verification:
-    """Return the last comparison in a file; none for a file that is broken."""
+    """Return the last comparison in a file; none for a file that is broken, at no time for a time that none is."""
     try:
         found = msgspec.json.decode(content, type=_VerificationFields)
     except UNDECODABLE:
         return Verification()
-    return Verification(found.at_s, found.damaged)
+    return Verification(found.at_s if 0 <= found.at_s < _YEAR_10000_S else 0.0, found.damaged)
 
 
 def write_journal_line(object_index: int, chunk: int, digest: str) -> bytes:

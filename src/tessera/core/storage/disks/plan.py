@@ -6,7 +6,7 @@ a refusal with the reason. The plan is made again after each step, so an interru
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -202,9 +202,14 @@ def plan_disks(observed: ObservedDisks, spec: DiskSpec, fresh: Creation) -> Disk
 
 
 def _none(inputs: _Inputs) -> DiskPlan:
-    others = [each.path for each in inputs.observed.devices if each.kind == "disk" and each.size_bytes]
+    disks = [each for each in inputs.observed.devices if each.kind == "disk" and each.size_bytes]
+    devices = {each.name: each for each in inputs.observed.devices}
+    unused = [each.path for each in disks if not _is_used(each, devices)]
     reason = f"no disk matches {', '.join(inputs.spec.select)}"
-    advice = f"name disks of this node by --select: {', '.join(others)}" if others else "this node has no disk"
+    advice = f"--select takes others of this node: {', '.join(unused)}"
+    if not unused:
+        used = ", ".join(each.name for each in disks)
+        advice = f"attach a disk; those of this node are in use: {used}" if disks else "this node has no disk"
     return DiskPlan(state=DiskState.NONE, reasons=(reason,), advice=advice)
 
 
@@ -214,12 +219,18 @@ def _refuse(reason: str, advice: str = "") -> DiskPlan:
     )
 
 
+def _is_used(device: BlockDevice, devices: Mapping[str, BlockDevice]) -> bool:
+    """Return whether a device, or one of its partitions, is mounted, swap, or part of something."""
+    parts = [device, *(devices[name] for name in device.partitions if name in devices)]
+    return any(each.mounts or each.swap or each.holders for each in parts)
+
+
 def _foreign_advice(inputs: _Inputs, foreign: Sequence[BlockDevice]) -> str:
     """Return what to do about foreign disks: they are wiped only if all were read and nothing uses them."""
     devices = {each.name: each for each in inputs.observed.devices}
     partitions = [devices.get(name) for disk in foreign for name in disk.partitions]
     if any(each.problem or not each.probed for each in foreign):
-        return "select other disks, or run it as root; the kernel's log has errors of disks"
+        return "select other disks; only root can read disks, and the kernel's log has their errors"
     if any(each is None or each.mounts or each.swap or each.holders for each in (*foreign, *partitions)):
         return "select other disks, or unmount these and end what uses them first"
     if any(each.read_only or not each.size_bytes for each in foreign):

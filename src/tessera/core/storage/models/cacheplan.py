@@ -101,6 +101,7 @@ class Fetching(msgspec.Struct, frozen=True):
         reports: results of the last fetches.
         needs: models that did not fit when they were fetched last, with the bytes that they lacked, undecided yet.
         fruitless: models for which room was made in vain: their fetch failed and brought no further bytes.
+        refused: models for which there was too little room by the last plan that decided on them.
 
     """
 
@@ -109,6 +110,7 @@ class Fetching(msgspec.Struct, frozen=True):
     reports: Mapping[str, ObservedModel] = {}
     needs: Mapping[str, int] = {}
     fruitless: Mapping[str, FruitlessFetches] = {}
+    refused: frozenset[str] = frozenset()
 
 
 class CancelFetch(msgspec.Struct, frozen=True):
@@ -400,7 +402,8 @@ def _room_for(
 ) -> _Room:
     """Return how other models make room for one.
 
-    First what less urgent ones have not fetched completely, the least urgent first; then what no new pod gets, least
+    First what was fetched in part of models for which there is too little room, and of less urgent ones, the least
+    urgent first; then what no new pod gets, least
     recently used first; then models of lower priority that are not pinned, the lowest first. A model never makes room
     for one of its own priority, so that two do not take turns.
     """
@@ -412,7 +415,7 @@ def _room_for(
         for name, on_disk in observed.items()
         if name != model.name
         for each in (
-            *_staged(name, on_disk, desired.get(name), model, fetching.running),
+            *_staged(name, on_disk, desired.get(name), model, fetching),
             *_revisions(name, on_disk, desired.get(name), model),
         )
     ]
@@ -443,12 +446,19 @@ _STAGED, _SUPERSEDED, _CURRENT = range(3)
 
 
 def _staged(
-    name: str, observed: ModelOnNode, desired: DesiredModel | None, model: DesiredModel, running: str
+    name: str, observed: ModelOnNode, desired: DesiredModel | None, model: DesiredModel, fetching: Fetching
 ) -> Iterator[_Candidate]:
-    """Yield what a model has not fetched completely, if it may make room for another one."""
-    if not observed.staged_bytes or name == running or (desired is not None and desired.urgency >= model.urgency):
+    """Yield what a model has not fetched completely, if it may make room for another one.
+
+    That of a model for which there is too little room makes room for any: it would lie there for ever.
+    """
+    if not observed.staged_bytes or name == fetching.running:
         return
-    urgency = (-math.inf, False) if desired is None else desired.urgency
+    urgency: tuple[float, bool] = (-math.inf, False)
+    if desired is not None and name not in fetching.refused:
+        urgency = desired.urgency
+        if urgency >= model.urgency:
+            return
     freed = RevisionOnDisk("", 0.0, observed.staged_bytes)
     yield _Candidate((_STAGED, *urgency, name), name, freed, RemoveStaged(name, model.name))
 

@@ -26,11 +26,14 @@ Source: azure-storage-blob and Azure's list of endpoints by cloud; huggingface_h
 
 
 def reveals_credentials(scheme: str, endpoint: str, credentials: Mapping[str, str]) -> bool:
-    """Return whether a server at this endpoint would learn a token with which others can read.
+    """Return whether a server at this endpoint would learn something with which others can read.
 
-    Requests to S3, and to Azure with an account's key, are signed: they reveal nothing. Google's token is sent to no
-    other endpoint. The token of the Hub, a shared access signature and the token of the agent's own identity at Azure
-    go as they are: to the service itself, and to the endpoint that the Secret names beside them.
+    Requests to S3 are signed for one server: they reveal nothing. Google's token is sent to no other endpoint. The
+    token of the Hub, a shared access signature and the token of the agent's own identity at Azure go as they are, and
+    a request signed with an account's key does not name its server, so that another could repeat it for 15 minutes:
+    they go to the service itself, and to the endpoint that the Secret names beside them.
+
+    Source: Microsoft's "Authorize with Shared Key".
 
     Args:
         scheme: kind of source.
@@ -41,6 +44,4 @@ def reveals_credentials(scheme: str, endpoint: str, credentials: Mapping[str, st
     own = _OWN.get(scheme)
     if own is None or not endpoint or own.fullmatch(endpoint) or endpoint == credentials.get(ENDPOINTS[scheme]):
         return False
-    if scheme == "hf":
-        return bool(credentials.get("HF_TOKEN"))
-    return bool(credentials.get("AZURE_STORAGE_SAS_TOKEN")) or not credentials.get("AZURE_STORAGE_KEY")
+    return scheme == "az" or bool(credentials.get("HF_TOKEN"))
