@@ -30,7 +30,7 @@ async def until(url: str, holds: Callable[[Any], bool]) -> Any:
     """Return the fleet as soon as it is so; each answer waits for the next look at it."""
     found: Any = None
     try:
-        async with httpx2.AsyncClient(timeout=20) as client, asyncio.timeout(90):
+        async with httpx2.AsyncClient(timeout=20) as client, asyncio.timeout(300):
             while found is None or not holds(found):
                 found = (await client.get(f"{url}/api/fleet")).json()
     except TimeoutError:
@@ -64,9 +64,9 @@ async def test_a_port_that_is_taken_is_said_before_anything_runs() -> None:
     assert asyncio.all_tasks() == before
 
 
-@contextlib.asynccontextmanager
-async def cluster() -> AsyncIterator[str]:
-    """Yield the address of the page of an embedded cluster."""
+@pytest.fixture(scope="module")
+async def url() -> AsyncIterator[str]:
+    """Give the address of the page of an embedded cluster, which the tests below observe one after the other."""
     port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(Embedded(Page(port=0, sign_in=False)).run(port.set_result))
     try:
@@ -77,22 +77,40 @@ async def cluster() -> AsyncIterator[str]:
             await running
 
 
+@pytest.mark.anyio
+async def test_every_workload_gets_what_it_asks_for_shared_as_declared(url: str) -> None:
+    # The first to observe the cluster: `WANT` is also of the first pods.
+    ran: dict[str, set[str]] = {}
+
+    def all_ran(fleet: Any) -> bool:
+        for workload, modes in running(fleet).items():
+            ran.setdefault(workload, set()).update(modes)
+        return ran.keys() == WANT.keys()
+
+    found = await until(url, all_ran)
+    assert ran == WANT
+    gpus = [gpu for node in found["nodes"] for gpu in node["gpus"]]
+    assert {each["name"] for each in found["modelServers"]} == {"vllm", "triton"}
+    for gpu in gpus:
+        assert gpu.get("allocatedMib", 0) <= gpu["memoryMib"]
+        assert gpu.get("problems", []) == []
+
+
 def measured(fleet: Any) -> set[str]:
     """Return the workloads with a pod whose activity is known."""
     return {pod.partition("/")[2].partition("-")[0] for pod in fleet.get("activity", {})}
 
 
 @pytest.mark.anyio
-async def test_the_page_shows_what_agents_measure() -> None:
+async def test_the_page_shows_what_agents_measure(url: str) -> None:
     everywhere = WANT.keys() - {"triton"}
-    async with cluster() as url:
-        found: set[str] = set()
+    found: set[str] = set()
 
-        def all_measured(fleet: Any) -> bool:
-            found.update(measured(fleet))
-            return found >= everywhere
+    def all_measured(fleet: Any) -> bool:
+        found.update(measured(fleet))
+        return found >= everywhere
 
-        await until(url, all_measured)
+    await until(url, all_measured)
     assert found == everywhere, "an A100 measures the activity of no MIG instance"
 
 
@@ -108,12 +126,10 @@ def contradictions(fleet: Any) -> set[tuple[str, int]]:
 
 
 @pytest.mark.anyio
-async def test_memory_in_use_fits_what_is_allocated_while_pods_come_and_go() -> None:
-    async with cluster() as url, httpx2.AsyncClient(timeout=20) as client:
-        await until(
-            url, lambda fleet: running(fleet).keys() == WANT.keys() and measured(fleet) >= {"embed", "finetune"}
-        )
-        looks = []
+async def test_memory_in_use_fits_what_is_allocated_while_pods_come_and_go(url: str) -> None:
+    await until(url, lambda fleet: running(fleet).keys() == WANT.keys() and measured(fleet) >= {"embed", "finetune"})
+    looks = []
+    async with httpx2.AsyncClient(timeout=20) as client:
         for _ in range(12):
             await asyncio.sleep(2.5)
             looks.append(contradictions((await client.get(f"{url}/api/fleet")).json()))
@@ -122,30 +138,10 @@ async def test_memory_in_use_fits_what_is_allocated_while_pods_come_and_go() -> 
 
 
 @pytest.mark.anyio
-async def test_a_pod_larger_than_every_gpu_is_pending_now_and_then_with_the_reason() -> None:
+async def test_a_pod_larger_than_every_gpu_is_pending_now_and_then_with_the_reason(url: str) -> None:
     def pending(fleet: Any) -> list[str]:
         return [each.get("reason", "") for each in fleet.get("pending", ()) if each["pod"].startswith("pretrain-")]
 
-    async with cluster() as url:
-        (reason,) = pending(await until(url, lambda fleet: any(pending(fleet))))  # a new pod has none yet
-        assert "90 GiB" in reason
-        await until(url, lambda fleet: not pending(fleet))
-
-
-@pytest.mark.anyio
-async def test_every_workload_gets_what_it_asks_for_shared_as_declared() -> None:
-    async with cluster() as url:
-        ran: dict[str, set[str]] = {}
-
-        def all_ran(fleet: Any) -> bool:
-            for workload, modes in running(fleet).items():
-                ran.setdefault(workload, set()).update(modes)
-            return ran.keys() == WANT.keys()
-
-        found = await until(url, all_ran)
-        assert ran == WANT
-        gpus = [gpu for node in found["nodes"] for gpu in node["gpus"]]
-        assert {each["name"] for each in found["modelServers"]} == {"vllm", "triton"}
-        for gpu in gpus:
-            assert gpu.get("allocatedMib", 0) <= gpu["memoryMib"]
-            assert gpu.get("problems", []) == []
+    (reason,) = pending(await until(url, lambda fleet: any(pending(fleet))))  # a new pod has none yet
+    assert "90 GiB" in reason
+    await until(url, lambda fleet: not pending(fleet))
