@@ -56,10 +56,10 @@ def knapsack(sizes: Sequence[int], prices: NDArray[np.int64]) -> NDArray[np.int6
     Requests may be repeated; worthless ones are left out. Column c is for c percent left.
     """
     best = np.zeros((len(prices), FULL + 1), dtype=np.int64)
-    for room in range(1, FULL + 1):
-        fitting = [i for i, size in enumerate(sizes) if size <= room]
-        worth = best[:, [room - sizes[i] for i in fitting]] + prices[:, fitting]
-        best[:, room] = np.maximum(best[:, room - 1], worth.max(axis=1, initial=0))
+    for size, price in zip(sizes, prices.T, strict=True):
+        for room in range(size, FULL + 1, size):  # as much room as the size at once: each with one more request of it
+            rest = best[:, room : room + size]
+            np.maximum(rest, best[:, room - size :][:, : rest.shape[1]] + price[:, None], out=rest)
     return best
 
 
