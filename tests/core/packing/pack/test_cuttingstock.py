@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tessera.core.packing.linear import LinearProgram
@@ -53,6 +53,7 @@ def test_prices_are_optimal_whatever_was_asked_before(demands: list[dict[int, in
 
 @settings(max_examples=30, deadline=None)
 @given(st.dictionaries(st.integers(15, 100), st.integers(-50, 90), min_size=1, max_size=4))
+@example({50: 40})  # fills the GPU exactly
 def test_knapsack_equals_enumeration(worth: dict[int, int]) -> None:
     sizes = tuple(sorted(worth))
     got = knapsack(sizes, np.array([[worth[size] for size in sizes]], dtype=np.int64))
