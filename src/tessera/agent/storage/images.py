@@ -24,7 +24,7 @@ from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.clients.kube import NODE_IMAGES as KIND
 from tessera.clients.kube import SECRETS, Kube, Selection, Store
 from tessera.clients.runtime import Runtime
-from tessera.core.storage.images.warmup import DesiredImage, ObservedImage, next_steps
+from tessera.core.storage.images.warmup import DesiredImage, ObservedImage, next_steps, observed_image
 from tessera.core.usage.ownmetrics import IMAGES
 from tessera.core.workload.tesseranames import AGENT
 from tessera.errors import InvalidInput, TesseraError, Unavailable, Unsupported
@@ -39,9 +39,7 @@ __all__ = ["ImageWarmer"]
 class _Pull(NamedTuple):
     """A pull that is going on."""
 
-    attempt: int
-    failures: int
-    """Pulls that failed before it, since the last one that did not."""
+    report: ObservedImage
     task: asyncio.Task[None]
 
 
@@ -77,7 +75,7 @@ class ImageWarmer:
         selection = Selection(fields=(("metadata.name", node),))
         self._store = Store(kube, KIND, selection, wake=self._wakeup.set, on_error=self._complain)
         self._pulls: dict[str, _Pull] = {}
-        """Running pulls, with their number, by image."""
+        """Running pulls, by image."""
         self._ended: dict[str, ObservedImage] = {}
         """Result of the last pull of an image."""
         self._problems: dict[str, str] = {}
@@ -147,30 +145,26 @@ class ImageWarmer:
 
     async def _observe(self, image: DesiredImage, former: ObservedImage | None) -> ObservedImage:
         """Return the observed state of an image."""
-        ended = self._ended.get(image.image)
-        attempt = max(each.attempt if each else 0 for each in (former, ended))
-        if image.image in self._pulls:
-            pull = self._pulls[image.image]
-            return ObservedImage(image=image.image, state="Pulling", attempt=pull.attempt, failures=pull.failures)
-        found = await self._runtime.image(read_reference(image.image))
-        if found is not None and image.digest in ("", found.digest):
-            return ObservedImage(
-                image=image.image,
+        name, on_node = image.image, None
+        pull = self._pulls.get(name)
+        found = await self._runtime.image(read_reference(name)) if pull is None else None
+        if found is not None:
+            on_node = ObservedImage(
+                image=name,
                 state="Present",
                 digest=found.digest,
                 bytes=found.bytes,
                 pinned=found.pinned,
-                attempt=attempt,
-                reason=self._problems.get(image.image, "") if image.pinned and not found.pinned else "",
+                reason=self._problems.get(name, "") if image.pinned and not found.pinned else "",
             )
-        if former is not None and former.state == "Failed" and (ended is None or ended.attempt < former.attempt):
-            return former  # of the former agent: it is not repeated before its next turn
-        return ended or ObservedImage(image=image.image, state="Missing", attempt=attempt)
+        pulling = None if pull is None else pull.report
+        return observed_image(image, on_node, pulling=pulling, ended=self._ended.get(name), former=former)
 
     def _begin(self, image: DesiredImage, failures: int) -> None:
         """Start a pull, in the background, after so many that failed."""
         task = asyncio.create_task(self._pull(image, failures))
-        self._pulls[image.image] = _Pull(image.attempt, failures, task)
+        report = ObservedImage(image=image.image, state="Pulling", attempt=image.attempt, failures=failures)
+        self._pulls[image.image] = _Pull(report, task)
 
     async def _pull(self, image: DesiredImage, failures: int) -> None:
         reference = read_reference(image.image)

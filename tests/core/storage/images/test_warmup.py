@@ -1,6 +1,8 @@
 """Which node pulls which image next: order, limits, back-off, and that all nodes get all images in the end."""
 
 from collections import Counter
+from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -17,6 +19,7 @@ from tessera.core.storage.images.warmup import (
     Turn,
     Warmup,
     next_steps,
+    observed_image,
     plan_warmups,
     summarize_warmup,
 )
@@ -283,3 +286,38 @@ def test_the_back_off_counts_failures_in_a_row_and_no_earlier_pulls(failures: in
     node = NodeImages(name="n1", desired=desired_images((A, 8)), observed=(failed(A, 8, 1000.0, failures),))
     for now_s, attempt in ((1000.0 + fetch_backoff_s - 1, 8), (1000.0 + fetch_backoff_s, 9)):
         assert attempts(plan_warmups([warmup(A)], [node], {}, {}, now_s)) == {"n1": {A: attempt}}
+
+
+def reports() -> Iterator[ObservedImage | None]:
+    """Yield every kind of report of an image, with up to three pulls before it."""
+    yield None
+    for state, attempt in product(("Missing", "Pulling", "Present", "Failed"), range(4)):
+        failed = {"failures": attempt, "failed_s": 9.0 + attempt, "reason": "no"} if state == "Failed" else {}
+        yield msgspec.convert({"image": "r/a:1", "state": state, "attempt": attempt, **failed}, ObservedImage)
+
+
+def test_an_agent_reports_what_the_node_has_and_no_pull_twice() -> None:
+    """All cases of one image."""
+    present = [ObservedImage(image="r/a:1", state="Present", digest=each, bytes=7) for each in ("one", "two")]
+    going_on = ObservedImage(image="r/a:1", state="Pulling", attempt=4, failures=2)
+    all_ended = [each for each in reports() if each is None or each.state in {"Missing", "Failed"}]
+    cases = 0
+    for digest, on_node, pulling, ended, former in product(
+        ("", "one"), (None, *present), (None, going_on), all_ended, reports()
+    ):
+        cases += 1
+        desired = DesiredImage(image="r/a:1", digest=digest)
+        got = observed_image(desired, on_node, pulling=pulling, ended=ended, former=former)
+        attempts = [each.attempt for each in (ended, former) if each is not None]
+        assert got.attempt >= max(attempts, default=0), "the number of pulls never falls"
+        assert (got.state == "Pulling") is (pulling is not None)
+        is_right = on_node is not None and digest in ("", on_node.digest) and pulling is None
+        assert (got.state == "Present") is is_right, "never without the image, or with another digest"
+        if is_right and on_node is not None:
+            assert (got.digest, got.bytes) == (on_node.digest, 7)
+        elif pulling is None:
+            if former is not None and former.state == "Failed" and (ended is None or ended.attempt < former.attempt):
+                assert got == former, "a former agent's failure stays until a later pull has ended"
+            else:
+                assert (got.state, got.failures) == (("Missing", 0) if ended is None else (ended.state, ended.failures))
+    assert cases == 2 * 3 * 2 * 9 * 17

@@ -26,6 +26,7 @@ __all__ = [
     "WarmupSummary",
     "image_nodes",
     "next_steps",
+    "observed_image",
     "plan_warmups",
     "summarize_warmup",
 ]
@@ -317,3 +318,33 @@ def next_steps(
         elif each.attempt > (found.attempt if found else 0):
             steps.append(ImageStep("pull", each))
     return tuple(steps)
+
+
+def observed_image(
+    desired: DesiredImage,
+    on_node: ObservedImage | None,
+    *,
+    pulling: ObservedImage | None,
+    ended: ObservedImage | None,
+    former: ObservedImage | None,
+) -> ObservedImage:
+    """Return an agent's report of an image. The number of its last pull never falls.
+
+    Args:
+        desired: the image.
+        on_node: what the container runtime has under its name; None for nothing.
+        pulling: the pull that is going on; None for none.
+        ended: the result of the agent's last pull; None for none.
+        former: the last report, perhaps of an agent that has ended.
+
+    """
+    if pulling is not None:
+        return pulling
+    attempt = max(0 if each is None else each.attempt for each in (former, ended))
+    if on_node is not None and _is_right(on_node, desired.digest):
+        return msgspec.structs.replace(on_node, attempt=attempt)
+    if former is not None and former.state == "Failed" and (ended is None or ended.attempt < former.attempt):
+        return former  # of the former agent: it is not repeated before its next turn
+    if ended is not None:
+        return msgspec.structs.replace(ended, attempt=attempt)
+    return ObservedImage(image=desired.image, state="Missing", attempt=attempt)
