@@ -49,7 +49,8 @@ import sys
 from pathlib import Path
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.mirror import sync_mirror
-from tessera.agent.storage.models.sync import SyncOptions, sync
+from tessera.agent.storage.models.staging import SyncOptions
+from tessera.agent.storage.models.sync import sync
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.clients.store.s3 import S3Settings, S3Store, utc_now
 from tessera.core.storage.retries import Patience

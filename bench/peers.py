@@ -37,7 +37,7 @@ from typing import NamedTuple
 from harness.certificates import make_certificates
 from harness.fasts3 import FastS3
 from harness.peernodes import BadPeerContent, PeerNode
-from tessera.agent.storage.models.sync import SyncOptions
+from tessera.agent.storage.models.staging import SyncOptions
 from tessera.clients.store import open_store
 
 MIB = 2**20

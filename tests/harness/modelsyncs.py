@@ -8,7 +8,8 @@ import msgspec
 from harness.flakys3 import FlakyS3
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.reading import TransferLimits
-from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
+from tessera.agent.storage.models.staging import SyncOptions
+from tessera.agent.storage.models.sync import Synced, sync
 from tessera.clients.store import ObjectStore
 from tessera.clients.store.s3 import S3Settings, S3Store, utc_now
 from tessera.core.storage.models.paths import NOTES

@@ -13,7 +13,8 @@ from tessera.agent.storage.models.peers.peerchunks import PeerChunks
 from tessera.agent.storage.models.peers.peerserver import PeerServer
 from tessera.agent.storage.models.peers.peersharing import PeerSharing
 from tessera.agent.storage.models.peers.servedcontent import ChunkProvider, OpenChunk, ServedContent, StoredChunk
-from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
+from tessera.agent.storage.models.staging import SyncOptions
+from tessera.agent.storage.models.sync import Synced, sync
 from tessera.certificates import Tls, asking_context_of, context_of
 from tessera.clients.store import ObjectStore
 from tessera.clients.store.peers import PeerConnections

@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.flakys3 import FlakyS3
 from harness.peernodes import PeerNode, peer_tls
 from tessera.agent.storage.models.reading import TransferLimits
-from tessera.agent.storage.models.sync import SyncOptions
+from tessera.agent.storage.models.staging import SyncOptions
 from tessera.certificates import asking_context_of
 from tessera.clients.store import ObjectStore
 from tessera.clients.store.s3 import S3Settings, S3Store, utc_now

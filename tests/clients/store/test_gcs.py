@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from conformance.storesuite import Fill, StoreSuite, read
 from harness.serving import free_port, served, until_listening
 from tessera.agent.storage.models.folder import ModelFolder
-from tessera.agent.storage.models.sync import SyncOptions, sync
+from tessera.agent.storage.models.staging import SyncOptions
+from tessera.agent.storage.models.sync import sync
 from tessera.clients.store import Changed, ObjectStore, Temporary, open_store
 from tessera.clients.store.gcs import GcsStore, GoogleToken
 from tessera.errors import InvalidInput, Unavailable

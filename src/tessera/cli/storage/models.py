@@ -15,7 +15,8 @@ from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.mirror import sync_mirror
 from tessera.agent.storage.models.opening import open_folder
 from tessera.agent.storage.models.reading import TransferLimits
-from tessera.agent.storage.models.sync import SyncOptions, sync
+from tessera.agent.storage.models.staging import SyncOptions
+from tessera.agent.storage.models.sync import sync
 from tessera.agent.storage.models.syncedfolder import Revision
 from tessera.api.kubernetes.times import time_text
 from tessera.cli.drawing.lettering import counted

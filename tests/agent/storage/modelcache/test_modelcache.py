@@ -23,7 +23,7 @@ from tessera.agent.storage.modelcache import ModelDisk, ModelKeeper, ModelSource
 from tessera.agent.storage.modelcache.peers import PeerService, PeerSettings
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.reading import TransferLimits
-from tessera.agent.storage.models.sync import SyncOptions
+from tessera.agent.storage.models.staging import SyncOptions
 from tessera.api.tessera.v1alpha1.modelcaches import API_VERSION, node_spec, node_status, read_node_models
 from tessera.certificates import asking_context_of
 from tessera.clients.disks import HostErofsMounts, MemoryErofsMounts

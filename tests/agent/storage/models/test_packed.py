@@ -13,7 +13,8 @@ from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.inuse import revisions_in_use
 from tessera.agent.storage.models.packed import damaged_in_image, read_ahead, write_image
-from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
+from tessera.agent.storage.models.staging import SyncOptions
+from tessera.agent.storage.models.sync import Synced, sync
 from tessera.clients.disks import ErofsMounts, HostErofsMounts, MemoryErofsMounts
 from tessera.clients.store import MemoryStore
 from tessera.core.storage.models.erofs import image_layout

@@ -10,7 +10,8 @@ import msgspec
 from tessera.agent.storage.modelcache.disk import ModelDisk
 from tessera.agent.storage.models.cancellation import Cancellation
 from tessera.agent.storage.models.reading import TransferLimits
-from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
+from tessera.agent.storage.models.staging import SyncOptions
+from tessera.agent.storage.models.sync import Synced, sync
 from tessera.clients.store import ObjectStore
 from tessera.core.storage.models.cacheplan import CachePlan, Fetching, FruitlessFetches, was_fruitless
 from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel

@@ -10,8 +10,7 @@ from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.mirrorfolder import MirrorFolder
 from tessera.agent.storage.models.plain import adopted_file
 from tessera.agent.storage.models.reading import Progress, TransferSource
-from tessera.agent.storage.models.sync import (
-    Synced,
+from tessera.agent.storage.models.staging import (
     SyncOptions,
     desired_objects,
     evictions_for,
@@ -19,6 +18,7 @@ from tessera.agent.storage.models.sync import (
     stage,
     unstaged_bytes,
 )
+from tessera.agent.storage.models.sync import Synced
 from tessera.clients.store import ObjectStore
 from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject
 from tessera.core.storage.models.syncplans import SyncPlan, plan_mirror

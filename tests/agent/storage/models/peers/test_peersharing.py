@@ -10,7 +10,8 @@ from harness.peernodes import PeerNode, closing_all
 from tessera.agent.storage.models.cancellation import Cancellation
 from tessera.agent.storage.models.peers.peersharing import PeerSharing
 from tessera.agent.storage.models.reading import Progress, TransferLimits, TransferSource
-from tessera.agent.storage.models.sync import SyncOptions, sync
+from tessera.agent.storage.models.staging import SyncOptions
+from tessera.agent.storage.models.sync import sync
 from tessera.clients.store import MemoryStore
 from tessera.clients.store.peers import ChunkAbsent
 from tessera.core.storage.models.peers.owners import LEAST_BYTES, content_key

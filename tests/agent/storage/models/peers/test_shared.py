@@ -17,6 +17,8 @@ from harness.flakys3 import FlakyS3
 from harness.peernodes import BegunContent, PeerNode, closing_all, peer_tls, synced_together
 from harness.peersyncs import CONTENTS, KEY, QUICK, SIZE, SMALL, content, from_store, s3, showing
 from tessera.agent.storage.models.cancellation import Canceled, Cancellation
+from tessera.agent.storage.models.chunkreads import ChunkReads
+from tessera.agent.storage.models.modelsharing import NoSharing
 from tessera.agent.storage.models.peers.peersharing import PeerSharing
 from tessera.agent.storage.models.peers.shared import SharedTransfer
 from tessera.agent.storage.models.reading import Progress, TransferLimits, TransferSource
@@ -133,6 +135,28 @@ def test_a_fetch_goes_on_where_it_was_cut_off(tmp_path: Path, pki: Path, server:
         assert first > 0
         fetched = [each.bytes for each in results if isinstance(each, Synced)]
         assert min(fetched) < SIZE, "who had read something before took it over; the other may have had nothing"
+
+
+@pytest.mark.parametrize("shared_first", [True, False])
+def test_a_fetch_that_goes_on_after_peers_were_switched_on_or_off_is_right(
+    shared_first: bool, tmp_path: Path, pki: Path, server: FlakyS3
+) -> None:
+    server.fault = lambda number: "503" if number > 3 else ""
+    impatient = msgspec.structs.replace(QUICK, limits=TransferLimits(Patience(give_up_s=1.0, first_wait_s=0.1)))
+    with closing_all([PeerNode(tmp_path / "node", pki)]) as (node,):
+        for shared, options in ((shared_first, impatient), (not shared_first, QUICK)):
+            store = s3(server)()
+            try:
+                sync(store, node.folder, options, sharing=PeerSharing(node.peers) if shared else NoSharing())
+            except Unavailable:
+                assert options is impatient
+                assert list(node.folder.staging.iterdir())
+                server.fault = lambda _number: ""
+            finally:
+                store.close()
+        assert content(node) == CONTENTS
+        assert node.folder.damaged(node.folder.current(), ChunkReads()) == {}
+        assert not list(node.folder.staging.iterdir())
 
 
 @pytest.mark.parametrize("part_bytes", [0, CHUNK_BYTES], ids=["whole", "parts"])
