@@ -56,6 +56,9 @@ class RecordedPods:
     def running(self, uids: Iterable[str]) -> frozenset[str]:
         return frozenset(uids) & self.processes
 
+    def running_containers(self, containers: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+        return frozenset(each for each in containers if each[0] in self.processes)
+
     def pods_of(self, pids: Iterable[int]) -> dict[int, str]:
         return {pid: self.owners[pid] for pid in pids if pid in self.owners}
 

@@ -31,6 +31,9 @@ class Shares:
     def __init__(self) -> None:
         self.requested: list[tuple[str, str, int]] = []
 
+    async def forget_former(self) -> None:
+        return None
+
     async def allocate(self, resource: str, ids: tuple[str, ...]) -> ContainerResponse:
         self.requested.append(("allocate", resource, len(ids)))
         return ContainerResponse()

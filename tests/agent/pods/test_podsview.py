@@ -177,6 +177,36 @@ async def test_a_process_runs_in_the_outermost_pod_of_this_node(tmp_path: Path, 
     assert view(tmp_path, (hostile,)).running([UID]) == want
 
 
+# sentence: control groups and names of processes, and the containers that run; the status has `main` as 1, `side` as 2
+CONTAINERS: dict[str, tuple[dict[str, str], set[str]]] = {
+    "no process": ({}, set()),
+    "its own": ({f"{1:064x}": "python"}, {"main"}),
+    "its own, in a group below": ({f"{1:064x}/nested": "python"}, {"main"}),
+    "one of the other container": ({f"{2:064x}": "python"}, {"side"}),
+    "one that the status does not show yet": ({f"{3:064x}": "python"}, {"main", "side"}),
+    "that of the pod": ({f"{3:064x}": "pause"}, set()),
+    "that of the pod beside its own": ({f"{1:064x}": "python", f"{3:064x}": "pause"}, {"main"}),
+    "its own of that name": ({f"{1:064x}": "pause"}, {"main"}),
+    "one of a group of unknown form": ({"abc": "python"}, {"main", "side"}),
+}
+
+
+@pytest.mark.parametrize("case", CONTAINERS)
+async def test_a_container_may_run_while_a_process_may_be_its_own(tmp_path: Path, case: str) -> None:
+    processes, want = CONTAINERS[case]
+    for number, (group, name) in enumerate(processes.items(), 10):
+        run(tmp_path, number, f"kubepods/pod{UID}/{group}")
+        (tmp_path / f"proc/{number}/comm").write_text(f"{name}\n")
+    run(tmp_path, 30, f"kubepods/pod{'ab' * 16}/{4:064x}")
+    own, statuses = pod("p"), [("main", 1), ("side", 2)]
+    own["metadata"]["uid"] = UID
+    own["status"] = {
+        "containerStatuses": [{"name": name, "containerID": f"containerd://{number:064x}"} for name, number in statuses]
+    }
+    asked = {(UID, "main"), (UID, "side"), ("another-uid", "main")}
+    assert view(tmp_path, (own,)).running_containers(asked) == {(UID, name) for name in want}
+
+
 # sentence: control groups of the processes, whether the PID namespace is the machine's, and whether the view is blind
 SEES: dict[str, tuple[tuple[str, ...], bool, bool]] = {
     "an agent with hostPID": ((), True, False),

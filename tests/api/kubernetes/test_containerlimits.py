@@ -6,6 +6,7 @@ import pytest
 
 from tessera.api.kubernetes.containerlimits import (
     asks_of,
+    container_ids,
     containers_in_order,
     holds_devices,
     lasting_containers,
@@ -71,3 +72,10 @@ CREATED: dict[str, tuple[object, bool]] = {
 def test_a_container_was_created_that_has_an_id(case: str) -> None:
     status, want = CREATED[case]
     assert was_created({"status": status}, "c") is want
+
+
+def test_ids_of_containers_are_those_of_the_runtime() -> None:
+    kinds = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+    status = {kind: [{"name": kind, "containerID": f"containerd://{kind}-1"}, {"name": "waits"}] for kind in kinds}
+    assert list(container_ids({"status": status})) == [(f"{kind}-1", kind) for kind in kinds]
+    assert list(container_ids({})) == []

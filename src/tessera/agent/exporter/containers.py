@@ -1,10 +1,12 @@
 """The containers of this node that were allocated GPUs, and the processes in them."""
 
 import asyncio
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from tessera.api.kubernetes.containerlimits import container_ids
 from tessera.clients.kube import Object
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu
@@ -92,7 +94,7 @@ class NodeContainers:
         return await asyncio.to_thread(self._owners, frozenset(pids), tuple(self._view.pods()))
 
     def _owners(self, pids: Iterable[int], pods: Iterable[Object]) -> Mapping[int, Owner | None]:
-        containers = dict(_container_ids(pods))
+        containers = dict(itertools.chain.from_iterable(map(container_ids, pods)))
         uids = [str((each.get("metadata") or {}).get("uid", "")) for each in pods]
         texts = {pid: self._cgroups(pid) for pid in pids}
         found = {pid: ENDED if text is None else owner_of(text, containers, uids) for pid, text in texts.items()}
@@ -140,12 +142,3 @@ def _allocation(
         replica=use.exclusivity is Exclusivity.REPLICA,
         allocated_mib=allocated_mib,
     )
-
-
-def _container_ids(pods: Iterable[Object]) -> Iterator[tuple[str, str]]:
-    """Yield the runtime's id of each container and its name: of `containerd://ID` the ID."""
-    for pod in pods:
-        status = pod.get("status") or {}
-        for kind in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"):
-            for each in status.get(kind) or ():
-                yield str(each.get("containerID") or "").rpartition("/")[2], str(each.get("name") or "")

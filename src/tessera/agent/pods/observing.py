@@ -59,6 +59,11 @@ class PodObserver:
             await self.refresh()
         return running
 
+    async def running_containers(self, containers: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+        """Return those of these containers, by UID of the pod and name, that may run; all if not observed."""
+        asked = frozenset(containers)
+        return asked if self.view.blind or not asked else await asyncio.to_thread(self.view.running_containers, asked)
+
     async def observe(self, uids: Iterable[str], running: frozenset[str] = frozenset()) -> GateObservation:
         """Return the observations of these pods, and of those in the kubelet's record.
 

@@ -10,7 +10,13 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from tessera.api.kubernetes.containerlimits import asks_of, containers_in_order, holds_devices, lasting_containers
+from tessera.api.kubernetes.containerlimits import (
+    asks_of,
+    container_ids,
+    containers_in_order,
+    holds_devices,
+    lasting_containers,
+)
 from tessera.api.kubernetes.podstates import is_finished, is_terminating
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, uid_of, version_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
@@ -41,6 +47,9 @@ _FIRST_NAMESPACE = "pid:[4026531836]"
 """The PID namespace of the machine. Source: Linux `include/linux/proc_ns.h`, PROC_PID_INIT_INO."""
 _THREADS = 16
 """The place of the number of threads behind the state."""
+_PAUSE = "pause"
+"""Name of the process that a container runtime starts before a pod's containers, and ends after them.
+Source: containerd, CRI-O and cri-dockerd run Kubernetes `build/pause`."""
 _LEAST_UID = 4
 """Length of a UID searched among control groups; every real one has 36 characters."""
 
@@ -77,6 +86,9 @@ class PodsInView(Protocol):
 
     def running(self, uids: Iterable[str]) -> frozenset[str]:
         """Return those of these pods that have running processes."""
+
+    def running_containers(self, containers: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+        """Return those of these containers, by UID of the pod and name, that may have running processes."""
 
     def pods_of(self, pids: Iterable[int]) -> Mapping[int, str]:
         """Return the UID of each process's pod, of those that run in one."""
@@ -272,15 +284,36 @@ class PodsView:
         The control groups of a pod carry its UID, in every version and with every cgroup driver. A container may give
         groups below its own the names of other pods: it is in its own pod nevertheless. A `blind` view finds none.
         """
+        return frozenset(uid for uid, _, _ in self._processes(uids))
+
+    def running_containers(self, containers: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+        """Return those of these containers, by UID of the pod and name, that may have running processes.
+
+        Which container a process is in says its control group, by the id in the pod's status. One of an unknown id
+        may be of any: a status can be late. Only the process that holds a pod's namespaces, from before its first
+        container to after its last, is of none.
+        """
+        asked = frozenset(containers)
+        running: dict[str, set[str]] = {}
+        for uid, container, process in self._processes({uid for uid, _ in asked}):
+            if container or _text(process / "comm").strip() != _PAUSE:
+                running.setdefault(uid, set()).add(container)
+        return frozenset(each for each in asked if not running.get(each[0], set()).isdisjoint({each[1], ""}))
+
+    def _processes(self, uids: Iterable[str]) -> Iterator[tuple[str, str, Path]]:
+        """Yield the processes of these pods: UID, name of the container if its id is known, folder in the table."""
         desired = {uid: (f"pod{uid}", f"pod{uid.replace('-', '_')}") for uid in uids if len(uid) >= _LEAST_UID}
-        known = {*self.by_uid(), *desired} if desired else set[str]()
-        found: set[str] = set()
-        for text in _cgroups(self._proc) if desired else ():
+        present = self.by_uid()
+        known = {*present, *desired} if desired else set[str]()
+        containers = {name: own for uid in desired for name, own in container_ids(present.get(uid, {}))}
+        for process, text in _cgroups(self._proc) if desired else ():
             named = {uid for uid, names in desired.items() if any(name in text for name in names)}
             # The outermost may be no pod of this cluster: its nodes may be pods of another.
-            owner = owner_of(text, {}, known) if named else None
-            found |= {owner.uid} & named if owner is not None and owner.uid in known else named
-        return frozenset(found)
+            owner = owner_of(text, containers, known) if named else None
+            if owner is None or owner.uid not in known:
+                yield from ((uid, "", process) for uid in named)
+            elif owner.uid in named:
+                yield owner.uid, owner.container, process
 
     def pods_of(self, pids: Iterable[int]) -> Mapping[int, str]:
         """Return the UID of each process's pod, of those that run in one; a view that is `blind` finds none.
@@ -309,13 +342,13 @@ def sees_other_containers(proc: Path) -> bool:
 
     It does in the machine's own PID namespace, whose number is known, and if there is more than one control group.
     """
-    return _link(proc / "self/ns/pid") == _FIRST_NAMESPACE or len(set(_cgroups(proc))) > 1
+    return _link(proc / "self/ns/pid") == _FIRST_NAMESPACE or len({text for _, text in _cgroups(proc)}) > 1
 
 
-def _cgroups(proc: Path) -> Iterator[str]:
+def _cgroups(proc: Path) -> Iterator[tuple[Path, str]]:
     for process in proc.iterdir() if proc.is_dir() else ():
         if process.name.isdecimal():
-            yield _text(process / "cgroup")
+            yield process, _text(process / "cgroup")
 
 
 def _is_zombie(stat: str) -> bool:

@@ -6,7 +6,15 @@ from typing import Any
 from tessera.core.gpu.sharing import names_device
 from tessera.core.workload.resources import SHARE_RESOURCES
 
-__all__ = ["asks_of", "containers_in_order", "holds_devices", "lasting_containers", "was_admitted", "was_created"]
+__all__ = [
+    "asks_of",
+    "container_ids",
+    "containers_in_order",
+    "holds_devices",
+    "lasting_containers",
+    "was_admitted",
+    "was_created",
+]
 
 
 def lasting_containers(pod: Mapping[str, Any]) -> frozenset[str]:
@@ -35,6 +43,15 @@ def was_created(pod: Mapping[str, Any], container: str) -> bool:
     status = pod.get("status") or {}
     found = (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ()))
     return any(each.get("name") == container and each.get("containerID") for each in found)
+
+
+def container_ids(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the runtime's id of each created container and its name: of `containerd://ID` the ID."""
+    status = pod.get("status") or {}
+    for kind in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"):
+        for each in status.get(kind) or ():
+            if name := str(each.get("containerID") or "").rpartition("/")[2]:
+                yield name, str(each.get("name") or "")
 
 
 def holds_devices(pod: Mapping[str, Any]) -> bool:

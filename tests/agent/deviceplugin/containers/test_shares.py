@@ -343,37 +343,6 @@ async def test_shares_of_init_containers_are_those_of_their_pod(node: Node) -> N
     assert node.spec(await node.run("q", NEED, 7))
 
 
-async def test_a_pod_that_named_its_node_takes_nothing_from_those_that_were_assigned(node: Node) -> None:
-    """It comes beside honest ones of its size, so that Allocate cannot tell; no container of it is ever started."""
-    await node.offer((facts(0), MEMORY), how=CDI)
-    node.ask("stray", NEED, 2)
-    node.assign("p", 2, share(0, 2048))
-    await node.kubelet.admit("default", "stray", Container(name="main", limits=((NEED, 2),)))
-    with pytest.raises(Conflict, match="not scheduled by tessera-scheduler"):
-        await node.kubelet.create("default", "stray", "main")
-    assert node.plugins.shares.unassigned == {"uid-stray": "default/stray"}
-    assert node.spec(await node.run("p", NEED, 2))
-    node.end("stray")
-    await node.plugins.gate.view.refresh()
-    await node.plugins.shares.clean_up()
-    assert node.plugins.shares.unassigned == {}
-
-
-async def test_a_pod_whose_assignment_counts_in_the_end_is_not_unassigned_any_more(node: Node) -> None:
-    """As when the server's new key was published late, and a PodDisruptionBudget forbade the eviction meanwhile."""
-    await node.offer((facts(0), MEMORY), how=CDI)
-    node.ask("p", NEED, 2)
-    node.assign("q", 2, share(0, 2048))
-    await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),)))
-    with pytest.raises(Conflict, match="not scheduled by tessera-scheduler"):
-        await node.kubelet.create("default", "p", "main")
-    assert node.plugins.shares.unassigned == {"uid-p": "default/p"}
-    node.assign("p", 2, share(0, 2048))
-    assert node.plugins.shares.unassigned == {}
-    assert node.spec(await node.kubelet.create("default", "p", "main"))
-    assert node.plugins.shares.unassigned == {}
-
-
 @pytest.mark.parametrize(("first", "then"), [(2, 2), (1, 2), (2, 1)])
 async def test_an_init_container_has_its_pod_s_share_before_the_others(node: Node, first: int, then: int) -> None:
     await node.offer((facts(0), MEMORY), how=CDI)

@@ -115,6 +115,9 @@ class Kubelet(PodResources):
 class Units:
     """Nobody asks for units here."""
 
+    async def forget_former(self) -> None:
+        return None
+
     async def allocate(self, resource: str, ids: tuple[str, ...]) -> ContainerResponse:
         raise AssertionError((resource, ids))
 

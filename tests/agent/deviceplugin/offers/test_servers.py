@@ -28,6 +28,9 @@ WHOLE = offered((facts(0, "T4"), Sharing(modes=(Mode.WHOLE,))))[GPU]
 class Shares:
     """Decides about nothing: these resources go by name."""
 
+    async def forget_former(self) -> None:
+        return None
+
     async def allocate(self, resource: str, ids: tuple[str, ...]) -> ContainerResponse:
         raise AssertionError((resource, ids))
 

@@ -86,7 +86,9 @@ def test_which_due_is_answered(case: str) -> None:
 UNSERVED = {
     "the oldest": ([NEW, OLD], [], [], [], "old"),
     "the next, of which there is a GPU": ([NEW, OLD], [], [], [OLD], "new"),
-    "one without a GPU where no other waits": ([NEW, OLD], [], [NEW], [OLD], "old"),
+    "one that was answered, whose pod was rejected, before one without a GPU": ([NEW, OLD], [], [NEW], [OLD], "new"),
+    "one without a GPU where no other waits": ([NEW, OLD], ["new"], [NEW], [OLD], "old"),
+    "one without a GPU that was answered": ([NEW, OLD], ["new"], [OLD], [OLD], "old"),
     "one that was answered where none else waits: its pod was rejected": ([NEW, OLD], ["old"], [NEW], [], "new"),
 }
 

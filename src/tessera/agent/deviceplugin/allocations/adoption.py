@@ -90,9 +90,11 @@ async def unrecorded(
         if container in lasting_containers(pod) and was_created(pod, container)
         if view.has_lost(uid, container, resource) or not allocated
     ]
-    uids = frozenset(each.uid for each in found)
-    running = uids if view.blind or not uids else await asyncio.to_thread(view.running, uids)
-    return tuple(each for each in found if each.uid in running)
+    if view.blind or not found:
+        return tuple(found)
+    asked = frozenset((each.uid, each.container) for each in found)
+    running = await asyncio.to_thread(view.running_containers, asked)
+    return tuple(each for each in found if (each.uid, each.container) in running)
 
 
 def _key(allocation: KubeletAllocation) -> tuple[str, str, str]:

@@ -5,7 +5,7 @@ disk before a call is answered (docs/decisions/0014-last-gate.md).
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Protocol
 
 import msgspec
@@ -156,35 +156,38 @@ class Gate:
             found = f"the kubelet gave its devices of {holder.resource} to {now.pod} while they were created"
             raise Conflict(f"pod {holder.pod}, container {holder.container}", found=found, hint="recreate the pod")
 
-    async def forget_former(
-        self, ids: Mapping[tuple[str, str, str], tuple[str, ...]], *, starting: bool = False
-    ) -> bool:
+    async def forget_former(self, starting: AgentAllocation | None = None) -> bool:
         """Forget what containers had before the kubelet lost its record, once they have ended.
 
         It has admitted them again since, with other ids, or admits them later: then they must not be in the way of
-        others, nor be held to what they had.
+        others or of themselves, nor be held to what they had.
 
         Args:
-            ids: those that containers (`AgentAllocation.container_key`) have now by the kubelet's record, sorted.
-            starting: whether these containers are about to start, so that they do not run; else a container may
-                run while its pod has processes.
+            starting: a container that is about to start, so that it does not run, with the ids that it has now.
 
         Returns:
             Whether there were any.
 
         Raises:
-            Unavailable: the record cannot be written.
+            Unavailable: the record cannot be written, or the kubelet's cannot be read.
 
         """
-        keys = () if starting else (each.container_key for each in self.record.entries if each.started and each.pod)
-        lost = frozenset(key for key in keys if self.view.has_lost(*key))
-        former = lastgate.former_entries(self.record.entries, ids, lost)
-        if former and not starting:
-            uids = frozenset(each.uid for each in former)
-            running = uids if self.view.blind else await self._observer.running(uids)
-            former = frozenset(each for each in former if each.uid not in running)
-        self.record.keep(tuple(each for each in self.record.entries if each not in former))
-        return bool(former)
+        found = await self._former_entries()
+        if found:
+            key = None if starting is None else starting.container_key
+            asked = {(each.uid, each.container) for each in found if each.container_key != key}
+            running = await self._observer.running_containers(asked)
+            # One that was admitted and started meanwhile is in the kubelet's record by now.
+            found &= await self._former_entries()
+            found = frozenset(each for each in found if (each.uid, each.container) not in running)
+        self.record.keep(tuple(each for each in self.record.entries if each not in found))
+        return bool(found)
+
+    async def _former_entries(self) -> frozenset[AgentAllocation]:
+        ids = {(each.uid, each.container, each.resource): each.device_ids for each in await self.view.allocated()}
+        started = (each.container_key for each in self.record.entries if each.started and each.pod)
+        lost = frozenset(key for key in started if key not in ids and self.view.has_lost(*key))
+        return lastgate.former_entries(self.record.entries, ids, lost)
 
     async def start(self, holder: AgentAllocation, uses: tuple[AllocatedDevice, ...], *, ids: bool) -> None:
         """Record what a container is about to use, or refuse it; waits briefly for terminating pods.

@@ -7,7 +7,6 @@ requests, and the assignments are exchanged afterwards. docs/decisions/0009-pod-
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -17,10 +16,10 @@ from tessera.agent.deviceplugin.allocations.gate import Gate
 from tessera.agent.deviceplugin.containers.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.containers.cdifolder import CdiFolder
 from tessera.agent.deviceplugin.containers.exchanges import Exchanges
+from tessera.agent.deviceplugin.containers.unassignedpods import UnassignedPods
 from tessera.agent.pods.nodepods import MissingFromRecord
 from tessera.api.kubernetes.containerlimits import was_created
 from tessera.api.nvidia import cdi
-from tessera.clients.kube import name_of, uid_of
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations.agentallocations import (
     AgentAllocation,
@@ -115,8 +114,7 @@ class ShareAllocator:
         self._needed: set[str] = set()
         """CDI names that were in use at the last cleanup."""
         self._missing = MissingFromRecord(gate.times.clock_s)
-        self._unassigned: dict[str, RequestKey] = {}
-        """Containers that had no assignment, by UID of their pod."""
+        self._unassigned = UnassignedPods(self._view, pods, gate.record)
 
     def count_in(self, share_unit_mib: int) -> None:
         """Set the unit of `aliyun.com/gpu-mem`, in MiB."""
@@ -175,7 +173,7 @@ class ShareAllocator:
         """
         # 1. Find the container with these ids, and its assignment.
         holder = await self._gate.holder(resource, ids)
-        await self._forget_former({holder.container_key: holder.ids}, starting=True)
+        await self.forget_former(holder)
         request = await self._assigned_request(holder, len(ids))
         # 2. If `Allocate` named the devices, correct the assignments to match.
         answer = self._exchanges.answer_for((resource, frozenset(ids)))
@@ -247,11 +245,12 @@ class ShareAllocator:
             Unavailable: the kubelet's record or the API cannot be read.
 
         """
-        self._unassigned = {uid: key for uid, key in self._unassigned.items() if self._view.find(uid) is not None}
+        self._unassigned.forget_ended()
         async with self._turn:
             allocated = await self._view.container_devices()
             if self._missing.pods(self._pods.objects(), allocated, SHARE_RESOURCES):
                 return
+            await self.forget_former()
             await self._find_unassigned(allocated)
             requests = {(each.uid, each.key.container, each.key.resource): each for each in self.assigned_requests()}
             uses = {key: self._maker.uses(each.shares) for key, each in requests.items()}
@@ -271,19 +270,8 @@ class ShareAllocator:
 
         An assignment is written when a pod is bound, so a list read after the kubelet's record includes it.
         """
-        if self._unassigned_of(allocated) and not await self._refreshed_s() and self._pods.judges:
-            self._unassigned |= self._unassigned_of(allocated)
-
-    def _unassigned_of(self, allocated: Iterable[KubeletAllocation]) -> dict[str, RequestKey]:
-        """Return containers of pods without an assignment that were not created with units, by UID of the pod."""
-        assigned = {(request.key.namespace, request.key.pod) for request in self.assigned_requests()}
-        pods = {name_of(pod): pod for pod in self._view.pods()}
-        return {
-            uid_of(pods[name]): each.key
-            for each in allocated
-            if each.resource in SHARE_RESOURCES and (name := (each.namespace, each.pod)) not in assigned
-            if name in pods and not was_created(pods[name], each.container) and not self._gate.record.knows(each)
-        }
+        if self._unassigned.among(allocated, self.assigned_requests()) and not await self._refreshed_s():
+            self._unassigned.note(self._unassigned.among(allocated, self.assigned_requests()))
 
     async def repair(self) -> None:
         """Restore the assignments of running pods that were spoiled or whose keys are lost.
@@ -315,6 +303,7 @@ class ShareAllocator:
 
         """
         resource, ids = units
+        await self.forget_former()
         allocated = await self._view.container_devices()
         if fixed and await self._exchanges.unseen():
             await self._refreshed_s()
@@ -333,8 +322,9 @@ class ShareAllocator:
                 return self._unserved(resource, len(ids), allocated, fixed=fixed)
             except Conflict as error:
                 if asyncio.get_running_loop().time() >= last_s:
+                    running = await self._running()
                     with contextlib.suppress(Conflict):
-                        return self._unserved(resource, len(ids), allocated, fixed=fixed, readmitted=True)
+                        return self._unserved(resource, len(ids), allocated, fixed=fixed, running=running)
                     raise self._pods.with_refused(error) from None
             await asyncio.sleep(_RETRY_S)
 
@@ -354,7 +344,7 @@ class ShareAllocator:
         allocated: tuple[KubeletAllocation, ...],
         *,
         fixed: bool,
-        readmitted: bool = False,
+        running: frozenset[RequestKey] | None = None,
     ) -> AssignedRequest:
         """Return the request of this size to answer (`core.deviceplugin.allocations.matching.unserved`).
 
@@ -363,14 +353,22 @@ class ShareAllocator:
             units: how many.
             allocated: the kubelet's record.
             fixed: whether the answer will name the devices.
-            readmitted: whether those of running pods count too: a kubelet that lost its record admits them again.
+            running: those whose containers have processes, where others of running pods count too: a kubelet that lost
+                its record admits their containers again that have ended.
 
         """
         requests = tuple(each for each in self.assigned_requests() if not (fixed and self._maker.mismatch(each)))
-        absent = {each.key for each in requests if fixed and self._maker.absent(each)}
-        if readmitted:
+        unlikely = {each.key for each in requests if fixed and self._maker.absent(each)}
+        if running is not None:
             requests = tuple(msgspec.structs.replace(each, running=False) for each in requests)
-        return unserved(requests, (resource, units), allocated, self._exchanges.answers, absent)
+            unlikely |= running
+        return unserved(requests, (resource, units), allocated, self._exchanges.answers, unlikely)
+
+    async def _running(self) -> frozenset[RequestKey]:
+        """Return the requests whose containers have processes."""
+        containers = {each.key: (each.uid, each.key.container) for each in self.assigned_requests()}
+        running = await self._gate.record.observer.running_containers(containers.values())
+        return frozenset(key for key, container in containers.items() if container in running)
 
     async def refresh(self) -> None:
         """Read the pods of this node again, and the keys if assignments do not count.
@@ -420,8 +418,8 @@ class ShareAllocator:
             found = f"it has an assignment to {request.units} units"
         if final and request is not None:
             self._gate.refusals.refuse(holder, f"{found}, and it requests {units}")
-        elif final and self._pods.judges:
-            self._unassigned[holder.uid] = holder.request_key
+        elif final:
+            self._unassigned.note({holder.uid: holder.request_key})
         return Conflict(
             f"pod {holder.pod}, container {holder.container}",
             found=f"{found}, and it needs an assignment to {units} units of {holder.resource}",
@@ -456,7 +454,6 @@ class ShareAllocator:
         A container that was answered with a share of another size or kind never starts: its pod is evicted, and the
         share is the one's that it is assigned to.
         """
-        await self._forget_former({(each.uid, each.container, each.resource): each.device_ids for each in allocated})
         refused = await self._exchanges.repair(allocated)
         for each in allocated:
             pod = f"{each.namespace}/{each.pod}"
@@ -469,21 +466,15 @@ class ShareAllocator:
                 self._exchanges.use((each.resource, frozenset(each.device_ids)))
         return refused
 
-    async def _forget_former(
-        self, ids: Mapping[tuple[str, str, str], tuple[str, ...]], *, starting: bool = False
-    ) -> None:
+    async def forget_former(self, starting: AgentAllocation | None = None) -> None:
         """Forget what containers had before they were admitted again (`Gate.forget_former`)."""
-        if await self._gate.forget_former(ids, starting=starting):
+        if await self._gate.forget_former(starting):
             self._pods.read_again()
 
     @property
     def unassigned(self) -> dict[str, str]:
-        """Pods with units whose assignment does not count, by UID.
-
-        Another scheduler placed them, or they named their node. Assignments are written when a pod is bound.
-        """
-        left = {uid: key for uid, key in self._unassigned.items() if not self._pods.counts(uid, key)}
-        return {uid: f"{key.namespace}/{key.pod}" for uid, key in left.items()}
+        """Pods with units whose assignment does not count, by UID."""
+        return self._unassigned.by_uid
 
     @property
     def refused(self) -> tuple[str, ...]:

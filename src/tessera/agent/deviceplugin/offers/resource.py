@@ -1,5 +1,6 @@
 """The device plugin of one GPU resource: what it advertises, and how it answers the kubelet."""
 
+import contextlib
 from typing import Protocol
 
 from tessera.agent.deviceplugin.allocations.gate import Gate
@@ -17,7 +18,7 @@ from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.liststrategies import DeviceInjection
 from tessera.core.workload.need import Isolation
 from tessera.core.workload.tesseranames import ISOLATION
-from tessera.errors import Conflict, InvalidInput, shown
+from tessera.errors import Conflict, InvalidInput, Unavailable, shown
 
 __all__ = ["Handover", "OfferedResource", "ShareAllocations"]
 
@@ -44,6 +45,9 @@ class Handover(Protocol):
 
 class ShareAllocations(Protocol):
     """Answers the kubelet for pods with an assignment."""
+
+    async def forget_former(self) -> None:
+        """Forget what containers had before a kubelet without its record admits them again."""
 
     async def allocate(self, resource: str, ids: tuple[str, ...]) -> ContainerResponse:
         """Return what the container gets."""
@@ -116,6 +120,8 @@ class OfferedResource(ListedResource[Resource]):
         kubelet adds any, and `allocate` refuses.
         """
         with self._call(request.available):
+            with contextlib.suppress(Unavailable):  # `allocate` says why
+                await self._shares.forget_former()
             must = frozenset(request.must_include)
             free = tuple(each for each in request.available if each in must or self._is_free(each))
             size = min(request.size, len(must.union(free)))
@@ -156,6 +162,7 @@ class OfferedResource(ListedResource[Resource]):
             )
         if self.resource.by_assignment:
             return await self._shares.allocate(self.resource.name, ids)
+        await self._shares.forget_former()
         # The strategies may change while the gate looks at pods: answer and record have those of now.
         handover, uses = self._handover, _uses(devices)
         given, injection = handover.give(self.resource, devices), handover.injection

@@ -165,28 +165,31 @@ def unserved(
     units: tuple[str, int],
     allocated: Iterable[KubeletAllocation],
     answers: Iterable[Answer],
-    absent: Container[RequestKey] = (),
+    unlikely: Container[RequestKey] = (),
 ) -> AssignedRequest:
     """Return the request to answer: one that was not answered yet, else one whose answer has no holder.
+
+    The kubelet admits one pod after the other, so the pod of an answer without a holder was rejected. It names no pod:
+    where one of equal pods cannot start, the kubelet may admit it first, and then the last of them cannot.
 
     Args:
         requests: of the pods.
         units: a resource, and how many of it are allocated.
         allocated: the kubelet's record.
         answers: those not yet in use.
-        absent: requests whose GPU is not there: they cannot start, and are answered where no others wait.
+        unlikely: requests that are answered where no others wait: their GPU is not there, or their containers run.
 
     Raises:
         Conflict: there is none; the message lists the others.
 
     """
     every, (resource, count) = tuple(requests), units
-    there = tuple(each for each in every if each.key not in absent)
-    answered = served(every, allocated, answers)
-    for some, done in ((there, answered), (every, answered)):
+    likely = tuple(each for each in every if each.key not in unlikely)
+    answered, recorded = served(every, allocated, answers), served(every, allocated, ())
+    for some, done in ((likely, answered), (likely, recorded), (every, answered)):
         with contextlib.suppress(Conflict):
             return pick(some, resource, count, done)
-    return pick(every, resource, count, served(every, allocated, ()))
+    return pick(every, resource, count, recorded)
 
 
 class Correction(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,139 @@
+"""After a kubelet has started without its record, no pod fails whose assignment nobody else uses.
+
+It allocates nothing for containers that run, and admits those again that have ended, in any order. A pod whose
+container has ended has processes left all the same: the one that holds its namespaces.
+"""
+
+import hashlib
+import itertools
+import random
+
+import pytest
+
+from builders.gpunodes import facts, sevenths
+from builders.signed import signed
+from harness.pluginnode import MEMORY, NEED, SLICE, Node, mig, share
+from tessera.clients.kubelet import Container
+from tessera.core.gpu.sharing import AUTO, Mode
+from tessera.core.node.nodesharing import ListStrategy, PluginOptions
+from tessera.core.workload.need import Isolation
+from tessera.errors import Conflict
+
+pytestmark = pytest.mark.anyio
+
+GPUS = 3
+GIB = 15
+"""Of each."""
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+
+
+def run(node: Node, name: str, *, pause: bool, ends: bool) -> None:
+    """Let the container of a pod run, or have run: as its status and the process table show it."""
+    own = hashlib.sha256(name.encode()).hexdigest()
+    uid = node.pods["default", name]["metadata"]["uid"]
+    processes = {hashlib.sha256(uid.encode()).hexdigest(): "pause"} if pause else {}
+    if not ends:
+        processes[own] = "python"
+    for container, command in processes.items():
+        folder = node.proc / str(100 + len(list(node.proc.iterdir())))
+        folder.mkdir()
+        (folder / "cgroup").write_text(f"0::/kubepods/besteffort/pod{uid}/{container}\n")
+        (folder / "comm").write_text(f"{command}\n")
+    status = {"phase": "Running", "containerStatuses": [{"name": "main", "containerID": f"containerd://{own}"}]}
+    node.pods["default", name] = node.watched["default", name] = {**node.pods["default", name], "status": status}
+
+
+@pytest.mark.parametrize("pause", [False, True], ids=["no process left", "the pods' namespaces are held"])
+@pytest.mark.parametrize("how", ["envvar", "cdi-cri"])
+@pytest.mark.parametrize("seed", range(10))
+async def test_who_is_admitted_again_starts_with_a_share_that_nobody_uses(
+    node: Node, seed: int, how: ListStrategy, *, pause: bool
+) -> None:
+    rng = random.Random(seed)
+    offers = tuple((facts(index, "T4"), MEMORY) for index in range(GPUS))
+    options = PluginOptions(list_strategies=(how,))
+    await node.offer(*offers, how=options)
+    units, told, used = dict[str, int](), dict[str, str](), dict[int, int]()
+    for number in range(rng.randrange(3, 9)):
+        name, size, gpu = f"p{number}", rng.choice((4, 5, 12)), rng.randrange(GPUS)
+        if used.get(gpu, 0) + size > GIB:
+            continue
+        used[gpu] = used.get(gpu, 0) + size
+        units[name] = size
+        node.assign(name, size, share(gpu, size << 10))
+        told[name] = dict((await node.run(name, NEED, size)).env).get(VISIBLE, "")
+    ended = [name for name in units if rng.random() < 0.6]
+    for name in units:
+        run(node, name, pause=pause, ends=name in ended)
+    if rng.random() < 0.3:
+        await node.kill()
+        node.plugins = node.started()
+        await node.offer(*offers, how=options)
+    node.kubelet.lose_record()
+    rng.shuffle(ended)
+    for name in ended:
+        await node.kubelet.admit("default", name, Container(name="main", limits=((NEED, units[name]),)))
+        if rng.random() < 0.3:
+            await node.plugins._clean_up()  # the pass of every half minute
+    for name in rng.sample(ended, len(ended)):
+        told[name] = dict((await node.kubelet.create("default", name, "main")).env).get(VISIBLE, "")
+    memory = dict[str, int]()
+    for name, size in units.items():
+        uuid = facts(node.assigned(name)[0]["gpu"], "T4").uuid
+        assert told[name] in (uuid, "")  # by CDI the container is told by a file
+        memory[uuid] = memory.get(uuid, 0) + size
+    assert all(each <= GIB for each in memory.values())
+    assert node.plugins.gate.refusals.double_allocations() == ()
+
+
+@pytest.mark.parametrize("ended", ["p", "q"])
+@pytest.mark.parametrize("pause", [False, True], ids=["no process left", "the pod's namespaces are held"])
+async def test_of_equal_pods_the_one_is_meant_that_does_not_run(node: Node, ended: str, *, pause: bool) -> None:
+    """Both have a GPU each, with few units of many: what differs is who runs."""
+    await node.offer((facts(0, "T4"), AUTO), (facts(1, "T4"), AUTO))
+    whole = {"mode": Mode.WHOLE, "isolation": Isolation.HARDWARE, "compute_percent": 100}
+    told = {}
+    for index, name in enumerate("pq"):
+        node.assign(name, 4, share(index, 15360, **whole))
+        pod = node.pods["default", name]
+        pod["metadata"]["creationTimestamp"] = f"2026-01-31T12:00:0{index}Z"
+        pod["metadata"]["annotations"]["tessera.dev/isolation"] = "hardware"
+        node.pods["default", name] = node.watched["default", name] = signed(pod)
+        told[name] = dict((await node.run(name, NEED, 4)).env)[VISIBLE]
+        run(node, name, pause=pause, ends=name == ended)
+    node.kubelet.lose_record()
+    await node.kubelet.admit("default", ended, Container(name="main", limits=((NEED, 4),)))
+    assert dict((await node.kubelet.create("default", ended, "main")).env)[VISIBLE] == told[ended]
+
+
+@pytest.mark.parametrize("pause", [False, True], ids=["no process left", "the pod's namespaces are held"])
+async def test_what_a_container_had_by_name_is_its_pod_s_again(node: Node, *, pause: bool) -> None:
+    layout = sevenths()[:2]
+    await node.offer((facts(0, layout=layout), mig(layout)))
+    told = {name: dict((await node.run(name, SLICE)).env)[VISIBLE] for name in "pq"}
+    for name in "pq":
+        run(node, name, pause=pause, ends=name == "q")
+    node.kubelet.lose_record()
+    await node.kubelet.admit("default", "q", Container(name="main", limits=((SLICE, 1),)))
+    assert dict((await node.kubelet.create("default", "q", "main")).env)[VISIBLE] == told["q"]
+    node.ask("r", SLICE)
+    with pytest.raises(Conflict, match=r"pod default/[pq]"):
+        await node.kubelet.admit("default", "r", Container(name="main", limits=((SLICE, 1),)))
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations("pqr")), ids="".join)
+async def test_of_equal_pods_as_many_fail_as_have_no_gpu(node: Node, order: tuple[str, ...]) -> None:
+    """`Allocate` names no pod: whichever comes first may have what the last one was assigned."""
+    await node.offer((facts(0, "T4"), MEMORY))
+    for number, (name, gpu) in enumerate((("q", 1), ("p", 0), ("r", 0))):
+        node.assign(name, 5, share(gpu, 5120))
+        node.pods["default", name]["metadata"]["creationTimestamp"] = f"2026-01-31T12:00:0{number}Z"
+    failed = []
+    for name in order:
+        try:
+            await node.run(name, NEED, 5)
+        except Conflict as error:
+            failed.append(str(error))
+    assert [each.partition("Allocate cannot be answered: ")[2].partition(",")[0] for each in failed] == [
+        "GPU 1: there is no such GPU"
+    ]
