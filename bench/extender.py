@@ -8,9 +8,10 @@ prioritize, then the pod is bound, and an earlier one is deleted: so each questi
 Milliseconds of wall time from the request's first byte to the answer's last, median and 99 %; the client is in the same
 process. What is compared is the processor time of the process, so that others on the machine do not matter.
 
-The reference, timed in the same run, is what the same JSON costs alone: `json.loads` of both requests and `json.dumps`
-of both answers. Floors: filter and prioritize together at most `FLOOR` references; growth from 1,000 to 5,000 nodes at
-most `GROWTH`, less than the nodes' own. Memory is that of the whole process, the API's objects included.
+The reference, timed in the same run, is what the same exchange costs where nothing is decided: an application on the
+same HTTP server that decodes the request and encodes the answer known already, with `json`. Floors: filter and
+prioritize together at most `FLOOR` references; growth from 1,000 to 5,000 nodes at most `GROWTH`, less than the nodes'
+own. Memory is that of the whole process, the API's objects included.
 """
 
 import argparse
@@ -33,12 +34,13 @@ from harness.replaying import Machine, make_machines, pod
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kube import PODS, MemoryKube, Object
 from tessera.log import configure
+from tessera.server.listening import HttpServer, listening
 from tessera.server.run import Server
 from tessera.server.settings import ServerSettings
 
 FEW, MANY = 1_000, 5_000
 GPUS, PODS_EACH = 8, 4
-FLOOR = 5.0
+FLOOR = 3.0
 GROWTH = 3.5
 MEMORY, COMPUTE, COUNT = "tessera.dev/gpu-memory", "tessera.dev/gpu-compute", "tessera.dev/gpu-count"
 SHAPES = (
@@ -89,36 +91,77 @@ class Client:
 
     def post(self, path: str, body: Any) -> Answered:
         """Send a request and return its answer."""
-        sent = json.dumps(body, separators=(",", ":")).encode()
+        return self.send(path, json.dumps(body, separators=(",", ":")).encode())
+
+    def send(self, path: str, sent: bytes) -> Answered:
+        """Send a request as it is and return its answer."""
         began, processor = time.perf_counter(), time.process_time()
         self._connection.request("POST", path, sent)
         answer = self._connection.getresponse().read()
         return Answered(1000 * (time.perf_counter() - began), 1000 * (time.process_time() - processor), sent, answer)
 
 
-def decide(client: Client, made: Object, names: Sequence[str]) -> Times:
+class Undecided:
+    """An application that decodes a request with `json`, and answers what it is told to."""
+
+    def __init__(self) -> None:
+        self.answer: Any = None
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        """Answer one request."""
+        assert scope["type"] == "http"
+        body = b""
+        while (message := await receive())["type"] == "http.request":
+            body += message["body"]
+            if not message["more_body"]:
+                break
+        json.loads(body)
+        answer = json.dumps(self.answer, separators=(",", ":")).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+
+class Reference(NamedTuple):
+    """The application where nothing is decided, and a connection to it."""
+
+    app: Undecided
+    client: Client
+
+    def ms(self, answered: Answered) -> float:
+        """Return the processor time of the same exchange, in milliseconds."""
+        self.app.answer = json.loads(answered.answer)
+        again = self.client.send("/", answered.sent)
+        assert len(again.answer) == len(answered.answer), (len(again.answer), len(answered.answer))
+        return again.processor_ms
+
+
+def decide(client: Client, reference: Reference, made: Object, names: Sequence[str]) -> Times:
     """Place one pod as kube-scheduler does."""
     filtered = client.post("/filter", {"Pod": made, "Nodes": None, "NodeNames": names})
     fitting = json.loads(filtered.answer)["NodeNames"]
     if not fitting:
-        return Times(filtered.ms, 0, 0, filtered.processor_ms, reference_ms(filtered))
+        return Times(filtered.ms, 0, 0, filtered.processor_ms, reference.ms(filtered))
     scored = client.post("/prioritize", {"Pod": made, "Nodes": None, "NodeNames": fitting})
     best = max(json.loads(scored.answer), key=lambda each: int(each["Score"]))["Host"]
     metadata = made["metadata"]
     target = {"PodName": metadata["name"], "PodNamespace": metadata["namespace"], "PodUID": metadata["uid"]}
     bound = client.post("/bind", target | {"Node": best})
     assert json.loads(bound.answer) == {"Error": ""}, bound.answer
-    both, reference = filtered.processor_ms + scored.processor_ms, reference_ms(filtered) + reference_ms(scored)
-    return Times(filtered.ms, scored.ms, bound.ms, both, reference)
+    both, alone = filtered.processor_ms + scored.processor_ms, reference.ms(filtered) + reference.ms(scored)
+    return Times(filtered.ms, scored.ms, bound.ms, both, alone)
 
 
-def reference_ms(answered: Answered) -> float:
-    """Return what a request and its answer cost as JSON alone."""
-    answer = json.loads(answered.answer)
-    began = time.process_time()
-    json.loads(answered.sent)
-    json.dumps(answer)
-    return 1000 * (time.process_time() - began)
+@contextlib.asynccontextmanager
+async def undecided() -> AsyncIterator[Reference]:
+    """Give the reference, listening."""
+    app = Undecided()
+    with listening("127.0.0.1", 0, 4) as listener:
+        server = HttpServer(app, None, stop_s=1)
+        running = asyncio.create_task(server.serve([listener]))
+        yield Reference(app, Client(listener.getsockname()[1]))
+        server.should_exit = True
+        await running
 
 
 @contextlib.asynccontextmanager
@@ -157,7 +200,7 @@ async def run(count: int, rounds: int) -> Measured:
     """Return what a server takes on so many nodes."""
     kube, names = await filled(count)
     times, living = list[Times](), deque[str]()
-    async with serving(kube) as port:
+    async with serving(kube) as port, undecided() as reference:
         client = Client(port)
         for number in range((rounds + 1) * len(SHAPES)):
             limits, grade = SHAPES[number % len(SHAPES)]
@@ -166,7 +209,7 @@ async def run(count: int, rounds: int) -> Measured:
             if len(living) > 2 * len(SHAPES):
                 await kube.delete(PODS, living.popleft(), namespace="default")
             await asyncio.sleep(0.01)
-            times.append(await asyncio.to_thread(decide, client, made, names))
+            times.append(await asyncio.to_thread(decide, client, reference, made, names))
         return Measured(count, times[len(SHAPES) :], resident_mib())
 
 

@@ -10,7 +10,8 @@ from tessera.core.cluster.gputypes import MODE_BIT, GpuType, GpuTypes, Ints
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Running, Share, Snapshot
 from tessera.core.gpu.instancecounts import occupied
 from tessera.core.gpu.mig import Placement, placement_at
-from tessera.core.gpu.sharing import AMOUNT_MODES, Device, Mode, Option
+from tessera.core.gpu.sharing import AMOUNT_MODES, Mode, Option
+from tessera.core.packing.fit.deviceclasses import DeviceClass, class_of
 from tessera.core.workload.need import Need, PodKey
 from tessera.errors import InvalidInput
 
@@ -33,9 +34,6 @@ _REWIRED: Final = 1 << 13
 _LEAST: Final = 64
 """Columns that are added at least when one more is desired."""
 
-DeviceClass = tuple[Mode, str | None, str, int, int]
-"""Devices that serve the same: mode, profile, resource, memory and compute of one client."""
-
 
 class Fleet:
     """Working state of all nodes: arrays with one column a node and one row a GPU, padded to the most GPUs of a node.
@@ -53,7 +51,7 @@ class Fleet:
         room: what nodes have left of it.
         unreported: columns of nodes whose agents have not reported their GPUs yet.
         types: distinct GPU configurations; 0 is the absent GPU, and a type whose last GPU is gone stays.
-        shape: how often types were added or arrays reallocated; anything compiled for another shape is invalid.
+        shape: how often types came or went or arrays were reallocated; anything compiled for another shape is invalid.
         rewired: columns whose GPUs changed, in order; see `fit.spread`.
         kind: index into `types`; `(gpus, nodes) int64`, as are all that follow.
         serves: modes in which something new can be created, bits of `MODE_BIT`. An empty GPU serves all its
@@ -109,6 +107,11 @@ class Fleet:
         counts = np.bincount(self.kind.ravel(), minlength=len(self.types)).astype(np.int64)
         counts[0] = 0
         return counts
+
+    @property
+    def present(self) -> list[int]:
+        """The types that GPUs have now, in order; others had theirs replaced."""
+        return self.census.nonzero()[0].tolist()
 
     def put(self, node: Node) -> bool:
         """Put a node in place of the one of its name, or as a new one; return whether its GPUs are free.
@@ -183,11 +186,12 @@ class Fleet:
 
     def _rewire(self, column: int, index: tuple[int, ...], kinds: Sequence[int]) -> None:
         """Give a column other GPUs, all free."""
+        types = self.present
         self.gpu_index[column] = index
         self._column[column] = {gpu: row for row, gpu in enumerate(index)}
         self.kind[:, column] = kinds
         self.rewired.append(column)
-        if len(self.rewired) > _REWIRED:
+        if len(self.rewired) > _REWIRED or self.present != types:
             self.rewired = []
             self.shape += 1
         for row in range(len(kinds)):
@@ -487,14 +491,3 @@ def _padded(array: Ints, shape: tuple[int, ...], fill: int) -> Ints:
     larger = np.full(shape, fill, dtype=np.int64)
     larger[tuple(slice(size) for size in array.shape)] = array
     return larger
-
-
-def class_of(device: Device | Option) -> DeviceClass:
-    """Return the class of a device, or of the devices of an option."""
-    return device.mode, _profile(device), device.resource, device.memory_mib, device.compute_percent
-
-
-def _profile(device: Device | Option) -> str | None:
-    if isinstance(device, Option):
-        return device.profile
-    return device.placement.profile if device.placement else None

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from tessera.core.cluster.gputypes import MODE_BIT, Counts, Ints
 from tessera.core.gpu.instancecounts import profile_of, rooms
 from tessera.core.gpu.sharing import AMOUNT_MODES, Mode, Option
-from tessera.core.packing.fit.fleet import Fleet, class_of
+from tessera.core.packing.fit.deviceclasses import class_of
+from tessera.core.packing.fit.fleet import Fleet
 from tessera.core.packing.fit.spread import Spread
 from tessera.core.workload.need import Ask, Form
 
@@ -113,7 +114,8 @@ def ways_of(ask: Ask, fleet: Fleet, models: tuple[str, ...]) -> tuple[tuple[Way,
     would do.
     """
     groups: dict[tuple[object, ...], ByType] = {}
-    for i, gpu_type in enumerate(fleet.types):
+    for i in fleet.present:
+        gpu_type = fleet.types[i]
         if not models or gpu_type.model.name in models:
             for option in gpu_type.options(ask):
                 groups.setdefault(_rank(ask, option), {}).setdefault(i, option)
