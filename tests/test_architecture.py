@@ -37,7 +37,7 @@ HOMES = {
     "lightkube": "tessera.clients.kube",
     "matplotlib": "tessera.sim.report",
     "numba": "tessera.core.packing.pack.kernels",
-    "pathspec": "tessera.cli.work.codefolder",
+    "pathspec": "tessera.cli.work.submit.codefolder",
     "pynvml": "tessera.clients.gpu.nvml",
     "re2": "tessera.api.kubernetes.metrics.adapter.patterns",
     "rich": "tessera.cli",

@@ -19,7 +19,7 @@ import pytest
 
 from harness.jupyterlab import kernel
 from kube.pods import ASSIGNMENT
-from tessera.cli.work.codefolder import LARGEST_ARCHIVE
+from tessera.cli.work.submit.codefolder import LARGEST_ARCHIVE
 from testbed.cluster import Cluster
 from testbed.deploy import objects
 from testbed.images import BUSYBOX, PAUSE

@@ -2,9 +2,15 @@
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-__all__ = ["cancel_on_signal", "on_signal"]
+import click
+
+__all__ = ["INTERRUPTED", "cancel_on_signal", "ended_or_interrupted", "on_signal"]
+
+INTERRUPTED = 130
+"""Exit code after SIGINT."""
 
 
 def on_signal(stop: Callable[[], object]) -> None:
@@ -19,3 +25,27 @@ def cancel_on_signal() -> None:
     task = asyncio.current_task()
     assert task is not None
     on_signal(task.cancel)
+
+
+def ended_or_interrupted(work: Coroutine[Any, Any, int], interrupted: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Return the result of `work`; on SIGINT or SIGTERM end it, and return that of `interrupted`.
+
+    A second signal changes nothing: what was sent may be done, and without the answer that would be unknown.
+    """
+
+    async def run() -> int:
+        task = asyncio.ensure_future(work)
+
+        def interrupt() -> None:
+            if task.cancelling():
+                click.echo("waiting for the API server's answer", err=True)
+            else:
+                task.cancel()
+
+        on_signal(interrupt)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            return await interrupted()
+
+    return asyncio.run(run())

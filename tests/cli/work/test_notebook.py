@@ -10,7 +10,6 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -23,14 +22,9 @@ from harness.submittedjob import RUNS, SubmittedJob, said
 from tessera.api.kubernetes.jobs import JobRequest
 from tessera.api.kubernetes.notebooks import notebook_command
 from tessera.cli import main
-from tessera.cli.work.following import state_of
-from tessera.cli.work.forwarding import follow_notebook, token_of
+from tessera.cli.work.follow.forwarding import follow_notebook
 from tessera.cli.work.notebook import jupyterlab_program
-from tessera.cli.work.ownsecret import create_job
-from tessera.clients.kube import PODS, SECRETS, Forbidden, MemoryKube
-from tessera.errors import InvalidInput, Unavailable
-
-ASKED = JobRequest(name="j", namespace="ns", image="a", own_secret="j-own", notebook=True)
+from tessera.cli.work.submit.ownsecret import create_job
 
 
 def test_a_notebook_is_a_job_with_a_secret_of_its_own() -> None:
@@ -46,129 +40,6 @@ def test_a_notebook_is_a_job_with_a_secret_of_its_own() -> None:
     assert not any("token" in each.lower() for each in container["command"])
     for wrong in ("1", "1e308"):
         assert CliRunner().invoke(main, ("notebook", "--image", "a", "--idle-s", wrong)).exit_code == 2
-
-
-@asynccontextmanager
-async def serving(answer: bytes) -> AsyncIterator[tuple[str, int]]:
-    """Give the address of a server that answers each request so, and counts nothing."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + answer)
-        writer.close()
-
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        yield server.sockets[0].getsockname()
-
-
-async def get(port: int) -> bytes:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"GET / HTTP/1.0\r\n\r\n")
-    content = await asyncio.wait_for(reader.read(), 20)
-    writer.close()
-    return content
-
-
-async def begun(kube: MemoryKube | None = None) -> SubmittedJob:
-    one = SubmittedJob(kube)
-    await create_job(one.kube, ASKED, {"token": b"opens"})
-    await one.pod(RUNS, "n")
-    return one
-
-
-@pytest.mark.anyio
-async def test_its_address_is_printed_when_it_answers_and_leads_to_it(capsys: pytest.CaptureFixture[str]) -> None:
-    one = await begun()
-    token = await token_of(one.kube, await state_of(one.kube, "j", "ns"))
-    task = asyncio.create_task(follow_notebook(one.kube, ("ns", "j"), token, None))
-    await said(capsys, "j: Running on n")
-    await asyncio.sleep(0)
-    assert "http" not in "".join(capsys.readouterr())
-    place = (("ns", "j-1"), 8888)
-    async with serving(b"here" * 100_000) as one.kube.listening[place]:
-        line = await said(capsys, "token=")
-        found = re.search(r"http://127\.0\.0\.1:([0-9]+)/lab\?token=opens\n", line)
-        assert found is not None
-        port = int(found[1])
-        answers = await asyncio.gather(*(get(port) for _ in range(5)))
-        assert {each.partition(b"\r\n\r\n")[2] for each in answers} == {b"here" * 100_000}
-    assert await get(port) == b""
-    assert await get(port) == b""
-    assert (await said(capsys, "no container listens on the port")).count("a connection broke off") == 1
-    async with serving(b"again") as one.kube.listening[place]:
-        assert (await get(port)).endswith(b"again")
-    await one.ends(1)
-    assert await task == 1
-    assert "tessera logs j -n ns" in "".join(capsys.readouterr())
-    with pytest.raises(OSError, match=r"refused|Connect call failed"):
-        await get(port)
-
-
-@pytest.mark.anyio
-async def test_after_a_preemption_its_port_leads_to_its_second_pod(capsys: pytest.CaptureFixture[str]) -> None:
-    one = await begun()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    task = asyncio.create_task(follow_notebook(one.kube, ("ns", "j"), "opens", port))
-    async with serving(b"first") as one.kube.listening[("ns", "j-1"), 8888]:
-        await said(capsys, "token=")
-        assert (await get(port)).endswith(b"first")
-    await one.suspend()
-    await one.ends(0)  # on SIGTERM
-    await said(capsys, "j: Queued")
-    await one.kube.delete(PODS, "j-1", namespace="ns")
-    await one.suspend(suspended=False)
-    await one.pod(RUNS, "n", name="j-2")
-    async with serving(b"second") as one.kube.listening[("ns", "j-2"), 8888]:
-        await said(capsys, "token=")
-        assert (await get(port)).endswith(b"second")
-    await one.ends(0, name="j-2")
-    assert await task == 0
-
-
-@pytest.mark.anyio
-async def test_a_port_that_is_taken_is_said_and_another_one_is_only_taken_unasked(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    one = await begun()
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        with pytest.raises(InvalidInput, match="omit --port to use a free one"):
-            await follow_notebook(one.kube, ("ns", "j"), "opens", taken.getsockname()[1])
-    assert "http" not in "".join(capsys.readouterr())
-
-
-class NoTunnels(MemoryKube):
-    """An API that leads to no pod."""
-
-    def tunnel(self, name: str, namespace: str, *, port: int) -> Any:
-        raise Forbidden(f"port {port} of {namespace}/{name}", found="no right", expected="the right to do so")
-
-
-@pytest.mark.anyio
-async def test_who_may_not_reach_it_is_reported_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    one = await begun(NoTunnels())
-    with pytest.raises(Forbidden, match="no right"):
-        await follow_notebook(one.kube, ("ns", "j"), "opens", None)
-    assert "http" not in "".join(capsys.readouterr())
-
-
-@pytest.mark.anyio
-async def test_one_that_does_not_answer_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    one = await begun()
-    task = asyncio.create_task(follow_notebook(one.kube, ("ns", "j"), "opens", None, patience_s=0.1))
-    await said(capsys, "the notebook does not respond yet: port 8888 of Pod ns/j-1: no container listens on the port")
-    await one.ends(0)
-    assert await task == 0
-
-
-@pytest.mark.anyio
-async def test_a_notebook_whose_token_is_gone_cannot_be_opened_again() -> None:
-    one = await begun()
-    await one.kube.delete(SECRETS, "j-own", namespace="ns")
-    with pytest.raises(Unavailable, match=r"no token.*tessera stop j -n ns"):
-        await token_of(one.kube, await state_of(one.kube, "j", "ns"))
 
 
 LACKING = {
@@ -327,7 +198,10 @@ async def test_jupyterlab_itself_opens_with_its_token_alone_runs_code_and_ends_w
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The idle time is 10 s here; a browser's connection to the kernel stays open all the while."""
-    one = await begun()
+    one = SubmittedJob()
+    asked = JobRequest(name="j", namespace="ns", image="a", own_secret="j-own", notebook=True)
+    await create_job(one.kube, asked, {"token": b"opens"})
+    await one.pod(RUNS, "n")
     async with jupyterlab_at(tmp_path, 10) as (process, address):
         one.kube.listening[("ns", "j-1"), 8888] = ("127.0.0.1", int(address.rpartition(":")[2]))
         task = asyncio.create_task(follow_notebook(one.kube, ("ns", "j"), "opens", None))

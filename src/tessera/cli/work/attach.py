@@ -5,8 +5,10 @@ from pathlib import Path
 import click
 
 from tessera.cli.clusteraccess import ClusterSource, connected, kubeconfig_options, namespace_of, namespace_option
-from tessera.cli.work.following import INTERRUPTED, ended_or_interrupted, follow_job, state_of
-from tessera.cli.work.forwarding import follow_notebook, port_option, token_of
+from tessera.cli.signals import INTERRUPTED, ended_or_interrupted
+from tessera.cli.work.follow.following import follow_job
+from tessera.cli.work.follow.forwarding import follow_notebook, port_option, token_of
+from tessera.cli.work.jobreading import state_of
 
 __all__ = ["attach"]
 

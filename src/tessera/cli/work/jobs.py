@@ -12,7 +12,7 @@ from tessera.cli.clusteraccess import ClusterSource, connected, kubeconfig_optio
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.options import output_option
 from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
-from tessera.cli.work.following import events_about_jobs, workloads_of_jobs
+from tessera.cli.work.jobreading import events_about_jobs, workloads_of_jobs
 from tessera.clients.kube import JOBS, PODS, Selection
 from tessera.core.serving.annotations import SERVER_LABEL
 

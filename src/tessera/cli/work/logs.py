@@ -6,7 +6,8 @@ from pathlib import Path
 import click
 
 from tessera.cli.clusteraccess import ClusterSource, connected, kubeconfig_options, namespace_of, namespace_option
-from tessera.cli.work.following import print_log, state_of
+from tessera.cli.work.follow.following import print_log
+from tessera.cli.work.jobreading import state_of
 from tessera.errors import InvalidInput
 
 __all__ = ["logs"]

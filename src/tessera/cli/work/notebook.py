@@ -8,10 +8,10 @@ import click
 from tessera.api.kubernetes.jobs import NOTEBOOK_KEY
 from tessera.api.kubernetes.notebooks import notebook_command
 from tessera.cli.options import Seconds
-from tessera.cli.work.forwarding import follow_notebook, port_option
-from tessera.cli.work.ownsecret import with_own_secret
-from tessera.cli.work.submitting import submit
-from tessera.cli.work.workoptions import WorkOptions, request_of, work_options
+from tessera.cli.work.follow.forwarding import follow_notebook, port_option
+from tessera.cli.work.submit.ownsecret import with_own_secret
+from tessera.cli.work.submit.submitting import submit
+from tessera.cli.work.submit.workoptions import WorkOptions, request_of, work_options
 
 __all__ = ["jupyterlab_program", "notebook"]
 

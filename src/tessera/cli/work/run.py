@@ -4,10 +4,10 @@ from typing import Unpack
 
 import click
 
-from tessera.cli.work.following import follow_job
-from tessera.cli.work.ownsecret import with_own_secret
-from tessera.cli.work.submitting import submit
-from tessera.cli.work.workoptions import WorkOptions, request_of, work_options
+from tessera.cli.work.follow.following import follow_job
+from tessera.cli.work.submit.ownsecret import with_own_secret
+from tessera.cli.work.submit.submitting import submit
+from tessera.cli.work.submit.workoptions import WorkOptions, request_of, work_options
 
 __all__ = ["run"]
 

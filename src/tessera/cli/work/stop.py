@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from tessera.cli.clusteraccess import ClusterSource, connected, kubeconfig_options, namespace_of, namespace_option
-from tessera.cli.work.following import state_of
-from tessera.cli.work.ownsecret import adopt_or_delete_secrets
+from tessera.cli.work.jobreading import state_of
+from tessera.cli.work.submit.ownsecret import adopt_or_delete_secrets
 from tessera.clients.kube import JOBS, Kube
 from tessera.errors import InvalidInput
 

@@ -70,7 +70,7 @@ def test_who_requests_a_gpu_tolerates_the_taint_of_gpu_nodes(options: tuple[str,
     assert dry_pod(*options).get("tolerations", []) == want
 
 
-TAINTED = Path(__file__).parents[3] / "examples/1-job-of-60-slices/gke-node.yaml"
+TAINTED = Path(__file__).parents[4] / "examples/1-job-of-60-slices/gke-node.yaml"
 
 
 def test_the_taint_of_a_cloud_s_gpu_nodes_keeps_no_job_off(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ from tessera.api.documents import write
 from tessera.api.kubernetes.jobs import JobRequest, job_object, own_secret
 from tessera.api.tessera.v1alpha1.environments import choose_environment
 from tessera.cli.clusteraccess import ClusterSource, connected
+from tessera.cli.signals import INTERRUPTED, ended_or_interrupted
 from tessera.cli.work.environmentcatalog import read_environments
-from tessera.cli.work.following import INTERRUPTED, ended_or_interrupted
-from tessera.cli.work.ownsecret import create_job
-from tessera.cli.work.placement import forecast_job
-from tessera.cli.work.workoptions import WorkOptions, cluster_of
+from tessera.cli.work.submit.forecast import forecast_job
+from tessera.cli.work.submit.ownsecret import create_job
+from tessera.cli.work.submit.workoptions import WorkOptions, cluster_of
 from tessera.clients.kube import JOBS, Kube
 from tessera.errors import TesseraError
 

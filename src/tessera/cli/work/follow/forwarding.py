@@ -10,7 +10,7 @@ import click
 from tessera.api.kubernetes.jobs import NOTEBOOK_KEY
 from tessera.api.kubernetes.jobstates import JobState
 from tessera.api.kubernetes.notebooks import NOTEBOOK_PORT
-from tessera.cli.work.following import follow_job, print_status
+from tessera.cli.work.follow.following import follow_job
 from tessera.clients.kube import SECRETS, Forbidden, Kube, Tunnel
 from tessera.errors import InvalidInput, TesseraError, Unavailable, shown
 
@@ -69,7 +69,7 @@ async def follow_notebook(
 
     code = await follow_job(kube, name, namespace, forward)
     if code:
-        print_status(f"tessera logs {name} -n {namespace} prints what it wrote")
+        click.echo(f"tessera logs {name} -n {namespace} prints what it wrote", err=True)
     return code
 
 
@@ -98,7 +98,7 @@ async def _answering(kube: Kube, state: JobState, patience_s: float) -> None:
             problem = str(error) or f"no answer in {_ANSWER_S:g} s"
         if loop.time() > patient_s and problem not in reported:
             reported.add(problem)
-            print_status(f"the notebook does not respond yet: {problem}")
+            click.echo(f"the notebook does not respond yet: {problem}", err=True)
         await asyncio.sleep(_AGAIN_S)
 
 
@@ -114,7 +114,7 @@ async def _forwarded(kube: Kube, state: JobState, port: int | None) -> AsyncIter
         except TesseraError as error:
             if str(error) not in reported:
                 reported.add(str(error))
-                print_status(f"a connection broke off: {error}")
+                click.echo(f"a connection broke off: {error}", err=True)
         finally:
             writer.close()
 

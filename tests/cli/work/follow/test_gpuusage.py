@@ -8,7 +8,7 @@ import pytest
 from builders.usagereports import BUSY, FINE, REPORT
 from tessera.api.kubernetes.jobstates import JobStage, JobState
 from tessera.api.tessera.usage.usagejson import write_usage
-from tessera.cli.work.gpuusage import gpu_usage
+from tessera.cli.work.follow.gpuusage import gpu_usage
 from tessera.clients.kube import PODS, MemoryKube
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.submittedjob import RUNS, SubmittedJob
-from tessera.cli.work.following import state_of
-from tessera.cli.work.joblog import JobLog, NewParts
+from tessera.cli.work.follow.joblog import JobLog, NewParts
+from tessera.cli.work.jobreading import state_of
 
 
 @given(st.lists(st.binary(max_size=12).map(lambda each: each + b"\n"), max_size=12), st.data())

@@ -12,8 +12,15 @@ from tessera.api.kubernetes.jobs import CODE_FOLDER, NOTEBOOK_VARIABLE, JobReque
 from tessera.api.kubernetes.podspecs import read_need
 from tessera.cli.clusteraccess import ClusterSource, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.options import FilledOption, refuse_without, with_options
-from tessera.cli.work.mounts import check_folders, data_of, secrets_of
-from tessera.cli.work.validation import NameFormat, checked, checked_cpu, checked_memory, checked_slice, checked_text
+from tessera.cli.work.submit.mounts import check_folders, data_of, secrets_of
+from tessera.cli.work.submit.validation import (
+    NameFormat,
+    checked,
+    checked_cpu,
+    checked_memory,
+    checked_slice,
+    checked_text,
+)
 from tessera.core.deviceplugin.offers.modeloffers import mount_path
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import GPU_RESOURCE

@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 
+import click
 import msgspec
 
 from tessera.api.kubernetes.jobs import (
@@ -19,8 +20,7 @@ from tessera.api.kubernetes.jobs import (
     owned_by,
     secret_of,
 )
-from tessera.cli.work.following import print_status
-from tessera.cli.work.workoptions import WorkOptions
+from tessera.cli.work.submit.workoptions import WorkOptions
 from tessera.clients.kube import JOBS, SECRETS, Kube, Selection, Unanswered, name_of
 from tessera.errors import TesseraError, shown
 
@@ -40,14 +40,14 @@ def with_own_secret(given: WorkOptions, requested: JobRequest) -> tuple[JobReque
     """
     files: dict[str, bytes] = {}
     if given["code"]:
-        from tessera.cli.work.codefolder import archive_folder  # noqa: PLC0415 - slow to import, and rarely needed
+        from tessera.cli.work.submit.codefolder import archive_folder  # noqa: PLC0415 - slow to import, and rarely needed
 
         archive = archive_folder(given["code"])
         files[ARCHIVE] = archive.content
         if archive.left_out:
             more = f" and {left} more" if (left := len(archive.left_out) - _NAMED) > 0 else ""
             named = ", ".join(map(shown, archive.left_out[:_NAMED]))
-            print_status(f"left out, as they may contain credentials: {named}{more}")
+            click.echo(f"left out, as they may contain credentials: {named}{more}", err=True)
     if requested.notebook:
         files[NOTEBOOK_KEY] = secrets.token_hex(_TOKEN_BYTES).encode()
     own = f"{requested.prefix}own-{secrets.token_hex(_SUFFIX_BYTES)}" if files else ""

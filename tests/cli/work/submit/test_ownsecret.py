@@ -10,8 +10,8 @@ import pytest
 from harness.commandline import called, running
 from harness.kubeapi import KubeApi, serving
 from tessera.api.kubernetes.jobs import BEGUN, JobRequest, job_object, own_secret
-from tessera.cli.work.ownsecret import create_job
 from tessera.cli.work.stop import stop_jobs
+from tessera.cli.work.submit.ownsecret import create_job
 from tessera.clients.kube import (
     JOBS,
     SECRETS,

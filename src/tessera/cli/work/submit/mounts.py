@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tessera.cli.work.validation import NameFormat, checked, checked_folder
+from tessera.cli.work.submit.validation import NameFormat, checked, checked_folder
 from tessera.core.deviceplugin.offers.modeloffers import mount_path
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.errors import InvalidInput, shown

@@ -9,7 +9,7 @@ from builders.kubeobjects import pod as object_of_pod
 from harness import virtualtime
 from harness.submittedjob import SubmittedJob
 from tessera.api.kubernetes.jobs import JobRequest, job_object
-from tessera.cli.work.placement import forecast_job
+from tessera.cli.work.submit.forecast import forecast_job
 from tessera.clients.kube import EVERYTHING, GPU_NODES, NODES, PODS, Kind, Listing, MemoryKube, Selection, name_of
 from tessera.core.gpu.sharing import Mode
 

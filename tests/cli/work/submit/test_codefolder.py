@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessera.cli.work import codefolder
-from tessera.cli.work.codefolder import LARGEST_ARCHIVE, archive_folder
+from tessera.cli.work.submit import codefolder
+from tessera.cli.work.submit.codefolder import LARGEST_ARCHIVE, archive_folder
 from tessera.errors import InvalidInput
 
 

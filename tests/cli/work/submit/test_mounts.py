@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.dryruns import dry_pod
-from tessera.cli.work.mounts import check_folders, data_of
+from tessera.cli.work.submit.mounts import check_folders, data_of
 from tessera.errors import InvalidInput
 
 

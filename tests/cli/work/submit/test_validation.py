@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.cli.work.validation import NameFormat, checked, checked_folder, checked_text
+from tessera.cli.work.submit.validation import NameFormat, checked, checked_folder, checked_text
 from tessera.errors import InvalidInput
 
 FORMS: dict[NameFormat, tuple[tuple[str, ...], tuple[str, ...]]] = {

@@ -8,91 +8,21 @@ from typing import Any
 import click
 
 from tessera.api.kubernetes.jobs import job_selection
-from tessera.api.kubernetes.jobstates import QUEUED_JOB, JobStage, JobState, read_job
-from tessera.cli.signals import on_signal
-from tessera.cli.work.gpuusage import gpu_usage
-from tessera.cli.work.joblog import JobLog
-from tessera.clients.kube import (
-    EVENTS,
-    JOBS,
-    PODS,
-    WORKLOADS,
-    Forbidden,
-    Kube,
-    Object,
-    Selection,
-    Store,
-    uid_of,
-)
+from tessera.api.kubernetes.jobstates import JobStage, JobState, read_job
+from tessera.cli.work.follow.gpuusage import gpu_usage
+from tessera.cli.work.follow.joblog import JobLog
+from tessera.cli.work.jobreading import events_selection, workloads_selection
+from tessera.clients.kube import EVENTS, JOBS, PODS, WORKLOADS, Kube, Selection, Store, uid_of
 from tessera.core.workload.resources import MODEL_RESOURCE
-from tessera.errors import Conflict, InvalidInput, TesseraError, Unsupported
+from tessera.errors import Conflict, TesseraError, Unsupported
 from tessera.wakeup import WakeUp
 
-__all__ = [
-    "INTERRUPTED",
-    "ended_or_interrupted",
-    "events_about_jobs",
-    "follow_job",
-    "print_log",
-    "print_status",
-    "state_of",
-    "workloads_of_jobs",
-]
+__all__ = ["follow_job", "print_log"]
 
-INTERRUPTED = 130
 _LAST_WORDS_S = 10.0
 """How long the log may be silent after the Job has ended."""
 _AGAIN_S = 1.0
 """After which a log is read on whose stream has ended before its command."""
-
-
-async def state_of(kube: Kube, name: str, namespace: str) -> JobState:
-    """Return the state of a Job.
-
-    Raises:
-        InvalidInput: it does not exist.
-
-    """
-    job = await kube.get(JOBS, name, namespace)
-    if job is None:
-        hint = f"`tessera jobs -n {namespace}` lists jobs"
-        raise InvalidInput(f"job {namespace}/{name}", found="there is no such job", hint=hint)
-    pods = await kube.list(PODS, Selection(namespace=namespace, labels=job_selection(name)))
-    events = await events_about_jobs(kube, namespace, name)
-    return read_job(job, pods.objects, events, await workloads_of_jobs(kube, namespace, uid_of(job)))
-
-
-async def events_about_jobs(kube: Kube, namespace: str, name: str = "") -> tuple[Object, ...]:
-    """Return the events about the Jobs of a namespace, or of all if it is empty; none if they may not be read."""
-    try:
-        return (await kube.list(EVENTS, _about(namespace, name))).objects
-    except Forbidden:
-        return ()
-
-
-async def workloads_of_jobs(kube: Kube, namespace: str, uid: str = "") -> tuple[Object, ...]:
-    """Return Kueue's Workloads of a Job, or of all Jobs of a namespace if `uid` is empty.
-
-    None if they may not be read, and without Kueue.
-    """
-    try:
-        return (await kube.list(WORKLOADS, _queued(namespace, uid))).objects
-    except (Forbidden, Unsupported):
-        return ()
-
-
-def _queued(namespace: str, uid: str) -> Selection:
-    return Selection(namespace=namespace, labels=((QUEUED_JOB, uid),) if uid else ())
-
-
-def _about(namespace: str, name: str) -> Selection:
-    named = (("involvedObject.name", name),) if name else ()
-    return Selection(namespace=namespace, fields=(("involvedObject.kind", JOBS.name), *named))
-
-
-def print_status(text: str) -> None:
-    """Print a line beside the Job's output."""
-    click.echo(text, err=True)
 
 
 async def print_log(kube: Kube, state: JobState) -> None:
@@ -131,7 +61,7 @@ async def follow_job(
             state = observed.state()
             if (words := _words(state)) != reported:
                 reported = words
-                print_status(words)
+                click.echo(words, err=True)
             # 2. Once it runs, print its log, or do the alternative, and its GPU usage beside that; again for a new pod.
             if state.started and (shown is None or shown.is_of_another(state)):
                 if shown is not None:
@@ -196,7 +126,7 @@ class _PodOutput:
         self._heard_s = asyncio.get_running_loop().time()
         while self._is_log and not self._doing.done():
             if (left_s := _LAST_WORDS_S - self._silent_s()) <= 0:
-                print_status(f"the log did not end; {self._again}")
+                click.echo(f"the log did not end; {self._again}", err=True)
                 return
             await asyncio.wait((self._doing,), timeout=left_s)
 
@@ -222,7 +152,7 @@ class _PodOutput:
                 was_whole = False
                 if over or str(error) not in reported:
                     reported.add(str(error))
-                    print_status(f"the log broke off ({error}); {self._again if over else 'it is read on'}")
+                    click.echo(f"the log broke off ({error}); {self._again if over else 'it is read on'}", err=True)
             self._heard_s = asyncio.get_running_loop().time()
             if over:
                 return
@@ -241,7 +171,7 @@ class _JobWatch:
         self._jobs = Store(kube, JOBS, only, wake=self.changed.set, on_error=self._report_error)
         self._pods = Store(kube, PODS, own, wake=self.changed.set, on_error=self._report_error)
         # Events are optional: the user may not be allowed to read them.
-        self._events = Store(kube, EVENTS, _about(namespace, name), wake=self.changed.set)
+        self._events = Store(kube, EVENTS, events_selection(namespace, name), wake=self.changed.set)
         self._workloads: Store | None = None
         self.following = [asyncio.create_task(each.run()) for each in (self._jobs, self._pods, self._events)]
 
@@ -263,7 +193,7 @@ class _JobWatch:
         workloads = self._workloads.objects.values() if self._workloads else ()
         state = read_job(job, self._pods.objects.values(), self._events.objects.values(), workloads)
         if state.stage is JobStage.QUEUED and self._workloads is None:
-            own = _queued(self._namespace, uid_of(job))
+            own = workloads_selection(self._namespace, uid_of(job))
             self._workloads = Store(
                 self._kube, WORKLOADS, own, wake=self.changed.set, on_error=self._report_queue_error
             )
@@ -273,7 +203,7 @@ class _JobWatch:
     def _report_error(self, error: Exception) -> None:
         if str(error) not in self._reported:
             self._reported.add(str(error))
-            print_status(f"retrying: {error}")
+            click.echo(f"retrying: {error}", err=True)
 
     def _report_queue_error(self, error: Exception) -> None:
         if isinstance(error, Unsupported):  # without permission the reason is not shown, and nothing is delayed
@@ -292,7 +222,7 @@ async def _usage(kube: Kube, state: JobState) -> None:
     if all(resource.startswith(MODEL_RESOURCE) for resource, _ in state.requests):
         return
     async for words in gpu_usage(kube, state):
-        print_status(f"{state.name}: uses {words}")
+        click.echo(f"{state.name}: uses {words}", err=True)
 
 
 def _code(state: JobState) -> int:
@@ -302,27 +232,3 @@ def _code(state: JobState) -> int:
         subject, logs = f"job {state.namespace}/{state.name}", f"tessera logs {state.name} -n {state.namespace}"
         raise Conflict(subject, found=state.reason.rstrip(".") or "failed", hint=f"see `{logs}`")
     return state.exit_code
-
-
-def ended_or_interrupted(work: Coroutine[Any, Any, int], interrupted: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """Return the result of `work`; on SIGINT or SIGTERM end it, and return that of `interrupted`.
-
-    A second signal changes nothing: what was sent may be done, and without the answer that would be unknown.
-    """
-
-    async def run() -> int:
-        task = asyncio.ensure_future(work)
-
-        def interrupt() -> None:
-            if task.cancelling():
-                print_status("waiting for the API server's answer")
-            else:
-                task.cancel()
-
-        on_signal(interrupt)
-        try:
-            return await task
-        except asyncio.CancelledError:
-            return await interrupted()
-
-    return asyncio.run(run())

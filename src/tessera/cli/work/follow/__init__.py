@@ -1,0 +1,1 @@
+"""A Job until it has ended: its progress, its log and GPU usage, the address of its notebook."""
