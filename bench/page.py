@@ -2,8 +2,8 @@
 
 `scripts/bench page`
 
-Between two changes the activity of every pod changes too, what slows eight GPUs, and the last hour of two model
-servers, as with a Prometheus that is asked every 15 s: a change is drawn with all of that.
+Between two changes the activity of every pod changes too, the memory that it uses, what slows eight GPUs, and the last
+hour of two model servers, as with a Prometheus that is asked every 15 s: a change is drawn with all of that.
 
 Fails where the first paint comes later than 1,500 ms, the frame with all GPUs later than 1,500 ms after their data, or
 where a change takes more than 50 ms of the main thread. That is everything that the main thread does for it, from the
@@ -13,7 +13,9 @@ time of the processor (DevTools, `Performance.getMetrics`: `TaskDuration`). What
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from harness.browser import Tab
 from server.page.test_page_browser import fleet, opened
@@ -43,9 +45,10 @@ FRAME = "new Promise(done => framed.push(done))"
 
 
 class Changing:
-    """Metrics that are others at each refresh: activity of all pods, what slows GPUs, model servers over time."""
+    """Metrics that are others at each refresh: activity and memory of all pods, what slows GPUs, model servers."""
 
-    def __init__(self, pods: Sequence[tuple[str, PodKey]]) -> None:
+    def __init__(self, pods: Sequence[tuple[str, str, PodKey]]) -> None:
+        """Take pods as node, UUID of their GPU, and key."""
         self._pods = pods
         self._refreshes = 0
 
@@ -55,13 +58,19 @@ class Changing:
 
     @property
     def measured(self) -> MeasuredUsage:
-        """The activity of each pod, eight slow GPUs and two model servers."""
+        """The activity and the memory of each pod, eight slow GPUs and two model servers."""
+        memory_mib: dict[tuple[str, str], dict[PodKey, int]] = defaultdict(dict)
+        for number, (node, gpu, pod) in enumerate(self._pods):
+            memory_mib[node, gpu][pod] = 500 + (number + 77 * self._refreshes) % 4000
         cause = ("thermal", "power-cap")[self._refreshes % 2]
         points = tuple(
             ScalePoint(60 * (minute + self._refreshes), 3, 3, (minute + self._refreshes) % 9) for minute in range(60)
         )
         return MeasuredUsage(
-            activity={pod: 5 + (number + 7 * self._refreshes) % 90 for number, pod in enumerate(self._pods)},
+            activity={
+                (node, pod): 5 + (number + 7 * self._refreshes) % 90 for number, (node, _, pod) in enumerate(self._pods)
+            },
+            memory_mib=memory_mib,
             contention={
                 (f"n{number:03d}", f"GPU-n{number:03d}-4"): (
                     Contention(cause=cause, caused_by=(f"research/w{number}/main",)),
@@ -74,6 +83,13 @@ class Changing:
         )
 
 
+def placed(pod: Mapping[str, Any]) -> tuple[str, str, PodKey]:
+    """Return the node of a pod of the fleet, its GPU and its key: `p2-3-1` is on GPU 3, `w2` has GPU 4."""
+    node, (namespace, name) = pod["spec"]["nodeName"], name_of(pod)
+    index = name.split("-")[1] if "-" in name else "4"
+    return node, f"GPU-{node}-{index}", PodKey(f"{namespace}/{name}")
+
+
 async def spent_ms(tab: Tab) -> dict[str, float]:
     """Return what the main thread has done so far."""
     found = (await tab.ask("Performance.getMetrics"))["metrics"]
@@ -83,7 +99,7 @@ async def spent_ms(tab: Tab) -> dict[str, float]:
 async def measure() -> int:
     """Print the times; return 1 where one is beyond its bound."""
     kube = await fleet(1000)
-    pods = [(each["spec"]["nodeName"], PodKey("/".join(name_of(each)))) for each in (await kube.list(PODS)).objects]
+    pods = [placed(each) for each in (await kube.list(PODS)).objects]
     async with opened(kube, metrics=Changing(pods)) as (tab, url):
         await tab.ask("Performance.enable", timeDomain="threadTicks")
         await tab.ask("Page.addScriptToEvaluateOnNewDocument", source=WATCH)

@@ -23,7 +23,8 @@ from tessera.api.prometheus.gpuloads import load_queries, read_activity, read_co
 from tessera.core.gpu.readings import GpuReading, ProcessReading
 from tessera.core.usage.attribution import Owner, attribute_usage
 from tessera.core.usage.contention import Contention
-from tessera.core.usage.nodemetrics import NodeUsage, node_families
+from tessera.core.usage.nodemetrics import node_families
+from tessera.core.usage.observation import NodeUsage
 from testbed.deploy import rendered
 
 AGENT: Final = {

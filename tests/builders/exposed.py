@@ -5,7 +5,8 @@ from tessera.api.prometheus.exposition import exposition
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading, RemappedRows
 from tessera.core.usage.attribution import Owner, attribute_usage
-from tessera.core.usage.nodemetrics import DeviceStatus, GpuCounts, NodeUsage, node_families
+from tessera.core.usage.nodemetrics import node_families
+from tessera.core.usage.observation import DeviceStatus, GpuCounts, NodeUsage
 from tessera.core.usage.ownmetrics import LOOP_AGE, OWN_METRICS
 from tessera.measures import Measures
 
@@ -37,7 +38,7 @@ def node_metrics(used_mib: int = 700) -> bytes:
     usage = NodeUsage(
         node="n1",
         gpus=(shared, with_instance),
-        states=(
+        statuses=(
             *(
                 DeviceStatus(device=DeviceId(GPU.uuid), mode=each, isolation="none")
                 for each in ("whole", "mps", "memory-share")

@@ -15,9 +15,10 @@ _MATURE_S = 65
 """By then model servers have followed a rising load for a while, and few pods are pending."""
 _SHOWN = (
     "document.querySelector('#pending li') && document.querySelectorAll('#pending li').length < 4"
+    " && document.getElementById('pending').innerText.includes('being created')"
     " && document.querySelector('.part.planned')"
 )
-"""A pod or a few are pending, and an instance that is planned for another does not exist yet."""
+"""A pod or a few are pending, one of them for an instance that is being created."""
 _END = "Math.ceil(document.getElementById('columns').getBoundingClientRect().bottom + scrollY)"
 _MOST_BYTES = 200_000
 

@@ -311,18 +311,18 @@ async def test_programs_that_take_turns_both_progress_and_are_told_apart(real_gp
         assert "team/idle/c" not in saturated[0].caused_by
 
 
-async def test_a_noisy_pod_is_named(real_gpu: RealGpu, pods: PodsOnGpu) -> None:
+async def test_a_pod_that_slows_another_is_named(real_gpu: RealGpu, pods: PodsOnGpu) -> None:
     pods.slice_time(2)
-    for pod in ("noisy", "quiet"):
+    for pod in ("busy", "quiet"):
         pods.allocate(pod, AllocatedDevice(device=DeviceId(pods.uuid), exclusivity=Exclusivity.REPLICA))
-    with load(real_gpu, pods, noisy=512, quiet=512) as programs:
-        programs["noisy"].must("busy", seconds=0.5)
+    with load(real_gpu, pods, busy=512, quiet=512) as programs:
+        programs["busy"].must("busy", seconds=0.5)
         await pods.exporter.observe()
-        programs["noisy"].tell("busy", seconds=5)
+        programs["busy"].tell("busy", seconds=5)
         await asyncio.sleep(4)
         await pods.exporter.observe()
         report = read_usage(pods.exporter.report(), "the report")
-        programs["noisy"].answer()
+        programs["busy"].answer()
         note(contention=report.gpus[0].contention, containers=report.gpus[0].devices[0].containers)
         (found,) = [each for each in report.gpus[0].contention if each.cause == SATURATED]
-        assert (found.caused_by, found.affected) == (("team/noisy/c",), ("team/quiet/c",))
+        assert (found.caused_by, found.affected) == (("team/busy/c",), ("team/quiet/c",))

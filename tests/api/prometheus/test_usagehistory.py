@@ -14,7 +14,8 @@ from tessera.api.prometheus import usagehistory
 from tessera.api.prometheus.usagehistory import history_queries, read_history
 from tessera.core.gpu.readings import GpuReading
 from tessera.core.usage.attribution import ContainerDevice, attribute_usage
-from tessera.core.usage.nodemetrics import DeviceStatus, NodeUsage, node_families
+from tessera.core.usage.nodemetrics import node_families
+from tessera.core.usage.observation import DeviceStatus, NodeUsage
 from tessera.core.usage.rightsizing import recommendations
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 from tessera.errors import InvalidInput
@@ -165,11 +166,11 @@ def test_what_is_no_vector_is_refused(content: bytes) -> None:
 ALL_MODES = tuple(DeviceStatus(device=WHOLE, mode=each) for each in ("whole", "mps", "memory-share"))
 
 
-def recommended(states: tuple[DeviceStatus, ...], own: ContainerDevice) -> tuple[str, str]:
+def recommended(statuses: tuple[DeviceStatus, ...], own: ContainerDevice) -> tuple[str, str]:
     """Return what is recommended for a container whose peak is 5,000 MiB and whose load is 100 %, and what fits."""
-    usage = NodeUsage(node="n1", gpus=(attribute_usage(GPU, GpuReading(), [own], {}),), states=states)
+    usage = NodeUsage(node="n1", gpus=(attribute_usage(GPU, GpuReading(), [own], {}),), statuses=statuses)
     families = {each.metric.name: each for each in node_families(usage)}
-    assert len(families["tessera_device_sharing_info"].samples) == len(states)
+    assert len(families["tessera_device_sharing_info"].samples) == len(statuses)
     (sample,) = families["tessera_container_memory_allocated_bytes"].samples
     labels = dict(sample.labels)
     values = {
@@ -184,10 +185,10 @@ def recommended(states: tuple[DeviceStatus, ...], own: ContainerDevice) -> tuple
     return found.verdict.value, found.fits
 
 
-@pytest.mark.parametrize("states", [ALL_MODES, ALL_MODES[::-1]])
-def test_on_a_gpu_that_offers_all_modes_what_the_container_has_counts(states: tuple[DeviceStatus, ...]) -> None:
-    assert recommended(states, allocation("p", exclusive=True, allocated_mib=40960)) == ("fits", "")
-    assert recommended(states, allocation("p", allocated_mib=20480)) == ("too-much", "6 GiB")
+@pytest.mark.parametrize("statuses", [ALL_MODES, ALL_MODES[::-1]])
+def test_on_a_gpu_that_offers_all_modes_what_the_container_has_counts(statuses: tuple[DeviceStatus, ...]) -> None:
+    assert recommended(statuses, allocation("p", exclusive=True, allocated_mib=40960)) == ("fits", "")
+    assert recommended(statuses, allocation("p", allocated_mib=20480)) == ("too-much", "6 GiB")
 
 
 def test_a_replica_is_no_amount_of_memory() -> None:

@@ -120,8 +120,8 @@ def test_others_are_parts_without_names() -> None:
     assert (one.gpus[0].parts[0].idle, one.gpus[0].used_mib) == (False, None)
     assert hidden == PodView(phase="running", isolation="hardware", memory_mib=5)
     assert shown == mine
-    driven, even = one.gpus[0].contention
-    assert (driven.caused_by, even.evenly) == ((mine, hidden), (mine, hidden))
+    caused, even = one.gpus[0].contention
+    assert (caused.caused_by, even.evenly) == ((mine, hidden), (mine, hidden))
     assert one.gpus[0].problems == (
         "Xid 79",
         "(another namespace) and mine/open overlap",
@@ -147,14 +147,19 @@ def test_what_slows_a_gpu_is_shown_to_those_with_a_pod_on_it() -> None:
             for start, each in enumerate(namespaces)
         )
         slow = ContentionView(cause="saturated", caused_by=(PodView(namespace="theirs", pod="p"),))
-        a_gpu = GpuView(index=0, model="T4", memory_mib=9, width=2, mode="", health="", parts=parts, contention=(slow,))
+        a_gpu = GpuView(
+            index=0, model="T4", memory_mib=9, width=2, mode="", health="", parts=parts, contention=(slow,),
+            throttled=("power-cap",),
+        )  # fmt: skip
         return FleetView(nodes=(NodeView(name="n", gpus=(a_gpu,)),))
 
     mine = Scope(namespaces=frozenset({"mine"}))
-    assert in_scope(view("theirs", "theirs"), mine).nodes[0].gpus[0].contention == ()
-    assert in_scope(view(), mine).nodes[0].gpus[0].contention == ()
-    (kept,) = in_scope(view("mine", "theirs"), mine).nodes[0].gpus[0].contention
-    assert kept == ContentionView(cause="saturated", caused_by=(PodView(),))
+    for hidden in (view("theirs", "theirs"), view()):
+        (a_gpu,) = in_scope(hidden, mine).nodes[0].gpus
+        assert (a_gpu.contention, a_gpu.throttled) == ((), ())
+    (a_gpu,) = in_scope(view("mine", "theirs"), mine).nodes[0].gpus
+    assert a_gpu.contention == (ContentionView(cause="saturated", caused_by=(PodView(),)),)
+    assert a_gpu.throttled == ("power-cap",)
 
 
 HIDDEN = st.from_regex(r"zq[a-z0-9]{1,4}([-.][a-z0-9]{1,3})?", fullmatch=True)
@@ -192,8 +197,14 @@ def fleets(draw: st.DrawFn) -> tuple[FleetView, set[str]]:
     a_gpu = GpuView(
         index=0, model="A100", memory_mib=1, width=1, mode="", health="healthy", parts=(part,), problems=(text(),)
     )
+    others = msgspec.structs.replace(
+        a_gpu,
+        index=1,
+        parts=(msgspec.structs.replace(part, pods=part.pods[:-1]),),
+        contention=(ContentionView(cause="saturated", evenly=part.pods[:-1]),),
+    )
     images = (ImageView(image=text(), state="Present"),)
-    one = NodeView(name="n", problem=text(), gpus=(a_gpu,), unplaced=pods(), images=images)
+    one = NodeView(name="n", problem=text(), gpus=(a_gpu, others), unplaced=pods(), images=images)
     view = FleetView(
         nodes=(one,),
         pending=(

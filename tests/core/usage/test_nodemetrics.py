@@ -22,14 +22,8 @@ from tessera.core.gpu.readings import (
 from tessera.core.usage import nodemetrics
 from tessera.core.usage.attribution import ContainerDevice, Owner, attribute_usage
 from tessera.core.usage.families import Family
-from tessera.core.usage.nodemetrics import (
-    NODE_METRICS,
-    DeviceStatus,
-    GpuCounts,
-    NodeUsage,
-    node_families,
-    series_bound,
-)
+from tessera.core.usage.nodemetrics import NODE_METRICS, node_families, series_bound
+from tessera.core.usage.observation import DeviceStatus, GpuCounts, NodeUsage
 
 SMALL_ONE, LARGE_ONE = DeviceId("GPU-1", SMALL), DeviceId("GPU-1", LARGE)
 FULL = GpuReading(
@@ -173,15 +167,15 @@ def test_instances_have_their_profile_and_id_and_the_gpu_its_free_slices() -> No
     assert dict(values(families, "tessera_gpu_layout_info", "layout")) == {("1g.5gb@0,3g.20gb@4",): 1}
 
 
-def test_states_and_counts_are_those_of_the_agent() -> None:
+def test_statuses_and_counts_are_those_of_the_agent() -> None:
     own = attribute_usage(PARTITIONED, GpuReading(), [], {})
-    states = (
+    statuses = (
         DeviceStatus(device=DeviceId("GPU-1"), healthy=True),
         DeviceStatus(device=SMALL_ONE, healthy=False, orphaned=True, mode="mig-mps", isolation="driver-mps"),
         DeviceStatus(device=DeviceId("GPU-gone"), healthy=False),
     )
     counts = (GpuCounts(gpu="GPU-1", last_xid=79, xids=(("hardware", 2),), layout_changes=3),)
-    families = node_families(NodeUsage(node="n1", gpus=(own,), states=states, counts=counts, sees_processes=False))
+    families = node_families(NodeUsage(node="n1", gpus=(own,), statuses=statuses, counts=counts, sees_processes=False))
     assert dict(values(families, "tessera_device_healthy", "GPU_I_ID")) == {("",): 1, ("7",): 0}
     assert dict(values(families, "tessera_device_orphaned", "GPU_I_ID")) == {("",): 0, ("7",): 1}
     assert dict(values(families, "tessera_device_sharing_info", "GPU_I_ID", "mode", "isolation")) == {
@@ -243,9 +237,12 @@ def test_a_gpu_that_the_driver_never_showed_is_lost_and_nothing_else_is_said_of_
 
 def test_a_lost_gpu_says_so_and_has_no_measurements() -> None:
     gone = msgspec.structs.replace(GPU, lost=True)
-    states = (DeviceStatus(device=WHOLE, healthy=False), DeviceStatus(device=WHOLE, mode="mps", isolation="driver-mps"))
+    statuses = (
+        DeviceStatus(device=WHOLE, healthy=False),
+        DeviceStatus(device=WHOLE, mode="mps", isolation="driver-mps"),
+    )
     own = attribute_usage(gone, GpuReading(), [allocation("a")], {})
-    families = node_families(NodeUsage(node="n1", gpus=(own,), states=states))
+    families = node_families(NodeUsage(node="n1", gpus=(own,), statuses=statuses))
     assert dict(values(families, "tessera_gpu_lost")) == {(): 1}
     assert dict(values(families, "tessera_device_healthy")) == {(): 0}
     known = {"lost", "memory_bytes", "layout_info", "xid_errors_total", "layout_changes_total"}
@@ -336,8 +333,8 @@ def test_whatever_a_driver_says_values_are_possible_series_unique_and_bounded(
 ) -> None:
     facts = PARTITIONED if partitioned else GPU
     own = attribute_usage(facts, reading, allocations, owners)  # type: ignore[arg-type]  # they are allocations
-    states = tuple(DeviceStatus(device=each.device, mode="whole") for each in own.devices)
-    families = node_families(NodeUsage(node="n1", gpus=(own,), states=states))
+    statuses = tuple(DeviceStatus(device=each.device, mode="whole") for each in own.devices)
+    families = node_families(NodeUsage(node="n1", gpus=(own,), statuses=statuses))
     samples = [each for family in families for each in family.samples]
     assert all(0 <= each.value < 2**63 for each in samples)
     for family in families:

@@ -13,7 +13,7 @@ from tessera.core.gpu.readings import GpuReading, ProcessReading
 from tessera.core.usage.activity import UNUSED_MIB
 from tessera.core.usage.attribution import GpuUsage, Owner, attribute_usage
 from tessera.core.usage.containerhistory import Histories, update_histories
-from tessera.core.usage.nodemetrics import NodeUsage
+from tessera.core.usage.observation import NodeUsage
 from tessera.core.usage.rightsizing import Advice, ObservedUsage, Sizing, advice_of, advise, recommendations
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport, usage_report
 

@@ -11,7 +11,7 @@ from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReadin
 from tessera.core.usage.attribution import attribute_usage
 from tessera.core.usage.containerhistory import update_histories
 from tessera.core.usage.contention import Contention
-from tessera.core.usage.nodemetrics import NodeUsage
+from tessera.core.usage.observation import NodeUsage
 from tessera.core.usage.usagereport import (
     DeviceReport,
     GpuReport,
@@ -64,8 +64,8 @@ def test_an_exclusive_instance_s_container_is_as_busy_as_its_instance() -> None:
     ("pod", "gpus"), [("team/train", [0]), ("team/notebook", [0]), ("team/trai", []), ("train", [])]
 )
 def test_contention_is_said_of_pods_that_drive_it_and_of_those_that_it_slows_down(pod: str, gpus: list[int]) -> None:
-    driver, other = ("team/train/main",), ("team/notebook/main",)
-    want = [PodContention(gpu=each, cause="thermal", caused_by=driver, affected=other) for each in gpus]
+    busy, other = ("team/train/main",), ("team/notebook/main",)
+    want = [PodContention(gpu=each, cause="thermal", caused_by=busy, affected=other) for each in gpus]
     assert list(contention_around(REPORT, pod)) == want
 
 

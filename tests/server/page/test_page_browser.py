@@ -534,6 +534,18 @@ async def test_a_pending_pod_is_shown_with_the_gpus_on_which_its_instances_are_b
 
 
 @pytest.mark.anyio
+async def test_gpus_of_a_node_that_is_not_ready_are_among_those_with_problems() -> None:
+    kube = await fleet(16)
+    conditions = [{"type": "Ready", "status": "False"}]
+    await kube.patch(NODES, "n001", {"status": {"conditions": conditions}}, subresource="status")
+    async with opened(kube) as (tab, url):
+        await tab.open(f"{url}?state=problem")
+        await tab.until(f"{DRAWN} && document.getElementById('shown').textContent")
+        assert await tab.run("document.getElementById('shown').textContent") == "9 of 16 GPUs"
+        assert tab.console == []
+
+
+@pytest.mark.anyio
 async def test_back_undoes_the_opening_and_closing_of_details_and_links_and_no_filter() -> None:
     kube = await fleet(16)
     await make_pod(kube, "large", {"tessera.dev/gpu-memory": 30}, metadata={"namespace": "ml"})
@@ -647,6 +659,58 @@ async def test_what_was_allocated_too_much_is_said_with_what_would_fit_and_what_
         await tab.run("document.querySelector('[name=namespace]').value = 'ml'")
         await tab.run("document.querySelector('[name=namespace]').dispatchEvent(new Event('input', {bubbles: true}))")
         await tab.until("document.getElementById('sizes').hidden")
+        assert tab.console == []
+
+
+class Grouped:
+    """What is measured: one pod with two parts of a GPU, and two replicas of a Deployment that use nothing."""
+
+    def refresh(self, changed: Callable[[], None]) -> None:
+        pass
+
+    @property
+    def measured(self) -> MeasuredUsage:
+        facts: dict[str, Any] = {"node": "n000", "device": "whole", "namespace": "ml", "container": "main"}
+        return MeasuredUsage(
+            memory_mib={("n000", "GPU-n000-1"): {PodKey("ml/both"): 5000, PodKey("ml/p0-1-3"): 100}},
+            recommendations=tuple(
+                Recommendation(
+                    pod=f"workshop-7d4b9c6f58-{number}", gpu=number, allocated_mib=40960, peak_mib=0,
+                    observed_s=hours * 3600.0, verdict=Sizing.UNUSED, **facts,
+                )
+                for number, hours in ((5, 72), (6, 25))
+            ),
+        )  # fmt: skip
+
+
+@pytest.mark.anyio
+async def test_pods_of_one_workload_are_one_entry_and_the_memory_of_a_pod_with_two_parts_is_shown_once() -> None:
+    kube = await fleet(8)
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "workshop-7d4b9c6f58", "uid": "r"}
+    for number in (5, 6):
+        title = {"namespace": "ml", "ownerReferences": [owner | {"controller": True}]}
+        whole = share(number, 40960, Mode.WHOLE)
+        await kube.create(PODS, pod(f"workshop-7d4b9c6f58-{number}", WHOLE, whole, node="n000", metadata=title))
+    for start, namespace in ((0, "ml"), (1, "vision")):
+        await kube.delete(PODS, f"p0-1-{start}", namespace=namespace)
+    parts = [mig_share(1, "1g.5gb", start) for start in (0, 1)]
+    await kube.create(
+        PODS, pod("both", {"nvidia.com/mig-1g.5gb": 2}, *parts, node="n000", metadata={"namespace": "ml"})
+    )
+    async with opened(kube, metrics=Grouped()) as (tab, url):
+        await tab.open(f"{url}?gpu=n000/1")
+        await tab.until("document.querySelectorAll('#sizes li').length")
+        (entry,) = await tab.run("[...document.querySelectorAll('#sizes li')].map((each) => each.innerText)")
+        assert [each for each in entry.split("\n") if each] == [
+            "ml/workshop \N{MULTIPLICATION SIGN} 2",
+            "40 GiB allocated, nothing used in 25 hours",
+            "Unused. Deleting the pods frees 2 replicas.",
+        ]
+        await tab.until("document.querySelector('#details tbody')")
+        rows = await tab.run("[...document.querySelectorAll('#details tbody tr')].map((each) => each.innerText)")
+        cells = [row.split("\t") for row in rows]
+        assert [each[2] for each in cells if each[1].startswith("ml/both")] == ["4.8 GiB", ""]
+        assert [each[2] for each in cells if each[1].startswith("ml/p0-1-3")] == ["100 MiB"]
         assert tab.console == []
 
 

@@ -22,7 +22,8 @@ from tessera.core.node.health import Health, HealthPhase, xid_class
 from tessera.core.usage.attribution import GpuUsage, attribute_usage
 from tessera.core.usage.containerhistory import Histories, update_histories
 from tessera.core.usage.families import Family, MetricSample
-from tessera.core.usage.nodemetrics import DeviceStatus, GpuCounts, NodeUsage, node_families
+from tessera.core.usage.nodemetrics import node_families
+from tessera.core.usage.observation import DeviceStatus, GpuCounts, NodeUsage
 from tessera.core.usage.ownmetrics import EXPORTER_AGE, EXPORTER_FAILURES, EXPORTER_TIME
 from tessera.core.usage.usagereport import usage_report
 from tessera.errors import TesseraError
@@ -152,7 +153,7 @@ class Exporter:
         usage = NodeUsage(
             node=self._node,
             gpus=uses,
-            states=tuple(self._states(inventory, gpus)),
+            statuses=tuple(self._statuses(inventory, gpus)),
             counts=tuple(self._counts(facts.uuid) for facts in inventory.gpus),
             unseen=inventory.unseen,
             sees_processes=self._containers.sees_processes,
@@ -177,7 +178,7 @@ class Exporter:
                 self._layouts[facts.uuid] = facts.layout
                 self._changes[facts.uuid] += 1
 
-    def _states(self, inventory: Inventory, gpus: Iterable[Gpu]) -> Iterable[DeviceStatus]:
+    def _statuses(self, inventory: Inventory, gpus: Iterable[Gpu]) -> Iterable[DeviceStatus]:
         phases = dict(self._health.health.states)
         orphaned = self._containers.orphaned
         unhealthy = orphaned.union(device for device, each in phases.items() if each.phase is not HealthPhase.HEALTHY)

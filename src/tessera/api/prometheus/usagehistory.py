@@ -50,7 +50,7 @@ def history_queries(window: str, matchers: str = "") -> dict[str, str]:
     """
     used, percent, active = (selected(each.name, matchers, _OF_CONTAINERS) for each in (FB_USED, GPU_UTIL, SM_ACTIVE))
     allocated = selected(ALLOCATED.name, matchers)
-    # Where processes that have ended used a device, it is unknown how much of it each container used.
+    # Where processes that have exited used a device, it is unknown how much of it each container used.
     unexplained = (
         f"unless on (hostname, UUID, GPU_I_ID) ({selected(ENDED_LOAD.name, matchers)} >= {IDLE_PERCENT / 100})"
     )

@@ -204,7 +204,7 @@ class FleetChange(msgspec.Struct, frozen=True, kw_only=True):
     gone: tuple[str, ...] = ()
     """Deleted nodes."""
     activity: dict[str, int] | None = None
-    """All of the later view, if it changed: it does nearly always, and nodes mostly do not."""
+    """Of the later view, in full; None if it is the same."""
     memory_mib: dict[str, dict[str, int]] | None = None
     """Likewise."""
     rest: FleetView | None = None

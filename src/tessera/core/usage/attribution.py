@@ -55,7 +55,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ENDED: Final = Owner(uid="")
-"""Of a process that has ended: it holds no memory, and what it computed may be any container's."""
+"""Of a process that has exited: it holds no memory, and what it computed may be any container's."""
 
 
 def _busy(activity: EngineActivity | None, gpu_percent: float | None) -> float | None:
@@ -92,7 +92,7 @@ class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
     unattributed_mib: int | None = None
     """Memory in use by no container; None where unknown."""
     ended_percent: float | None = None
-    """Load by processes that ended before their container was read; None where unknown. Of any of the containers."""
+    """Load by processes that exited before their cgroup was read, of any of the containers; None where unknown."""
 
     @property
     def busy_percent(self) -> float | None:
@@ -126,8 +126,8 @@ def attribute_usage(
         facts: the GPU in the inventory.
         reading: the driver's measurements, plausible or not.
         allocations: of its devices; those of missing devices are left out.
-        owners: the containers of processes by pid: None for one in no pod, `ENDED` for one that has ended, and none for
-            one whose container is unknown, which may be any; None where processes of other pods cannot be observed.
+        owners: the containers of processes by pid: None for one in no pod, `ENDED` for one that has exited, and none
+            for one whose container is unknown, which may be any; None where processes of other pods cannot be observed.
 
     """
     reading = discard_implausible(reading, facts)
@@ -232,7 +232,7 @@ def _attribute_to_containers(
 def _ended_percent(
     device: DeviceUsage, running: Sequence[ProcessReading], ended: Sequence[ProcessReading]
 ) -> float | None:
-    """Return the load of a shared device by processes that have ended.
+    """Return the load of a shared device by processes that have exited.
 
     Where the driver does not sample processes, as under MIG, it is all of the load if no process runs.
     """

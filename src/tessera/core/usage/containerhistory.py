@@ -44,7 +44,7 @@ Histories: TypeAlias = Mapping[HistoryKey, UsageHistory]
 def update_histories(former: Histories, uses: Iterable[GpuUsage], now_s: float) -> Histories:
     """Return the histories after an observation; those of deleted containers are forgotten.
 
-    Where processes that have ended used a shared device, it is unknown how much of it each container used: only its
+    Where processes that have exited used a shared device, it is unknown how much of it each container used: only its
     peak counts, which is at least that of the processes that run.
     """
     found: dict[HistoryKey, UsageHistory] = {}

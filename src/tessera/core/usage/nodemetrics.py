@@ -9,13 +9,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
-import msgspec
-
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.mig import Layout, open_placements
 from tessera.core.usage.attribution import ContainerDevice, ContainerUsage, DeviceUsage, GpuUsage
 from tessera.core.usage.families import Family, Labels, Metric, MetricSample
+from tessera.core.usage.observation import GpuCounts, NodeUsage
 from tessera.core.usage.throttling import ThrottleCause, causes
 
 __all__ = [
@@ -27,9 +26,6 @@ __all__ = [
     "PART",
     "SM_ACTIVE",
     "THROTTLED",
-    "DeviceStatus",
-    "GpuCounts",
-    "NodeUsage",
     "node_families",
     "series_bound",
 ]
@@ -104,7 +100,8 @@ _DEVICE_ALLOCATED = _gauge(
 )
 ENDED_LOAD = _gauge(
     "tessera_device_ended_processes_load",
-    "Load of a shared device by processes that ended before their container was read (0-1); of any of its containers.",
+    "Load of a shared device (0-1) that cannot be attributed, because its processes exited before the agent read their "
+    "cgroup.",
 )
 _CONTAINERS = _gauge("tessera_device_containers", "Containers that were allocated a device or a part of it.")
 _HEALTHY = _gauge("tessera_device_healthy", "Whether a GPU or a MIG instance may be allocated to new pods.")
@@ -191,42 +188,6 @@ _OF_CONTAINER = (FB_USED, GPU_UTIL, ALLOCATED)
 _OF_NODE = (_LEFT_OUT, _ATTRIBUTION)
 
 
-class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The agent's facts about a device."""
-
-    device: DeviceId
-    healthy: bool = True
-    orphaned: bool = False
-    """Whether only processes of a deleted pod use it."""
-    mode: str = ""
-    """Empty where it is not advertised."""
-    isolation: str = ""
-
-
-class GpuCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The agent's counts for a GPU since it started."""
-
-    gpu: str
-    """UUID."""
-    last_xid: int = 0
-    xids: tuple[tuple[str, int], ...] = ()
-    """By class: application, hardware, other."""
-    layout_changes: int = 0
-
-
-class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The observation of a node's GPUs at one moment."""
-
-    node: str
-    gpus: tuple[GpuUsage, ...] = ()
-    states: tuple[DeviceStatus, ...] = ()
-    counts: tuple[GpuCounts, ...] = ()
-    unseen: tuple[int, ...] = ()
-    """Indices of GPUs that were lost before the agent started, of which nothing else is known."""
-    sees_processes: bool = True
-    """Whether processes of other pods are visible."""
-
-
 _Samples: TypeAlias = defaultdict[str, list[MetricSample]]
 
 
@@ -257,7 +218,7 @@ def node_families(usage: NodeUsage) -> tuple[Family, ...]:
             shown = device.containers[: max(_MOST_CONTAINERS - containers, 0)]
             _add_device(samples, device, shown, labels)
             containers += len(device.containers)
-    _add_states(samples, usage)
+    _add_statuses(samples, usage)
     for index in usage.unseen:
         nameless = (("gpu", str(index)), *_of_node(usage.node))
         _add(samples, _LOST, nameless, 1)
@@ -398,18 +359,18 @@ def _bytes(mib: int | None) -> int | None:
     return None if mib is None else mib * _MIB
 
 
-def _add_states(samples: _Samples, usage: NodeUsage) -> None:
-    labels = dict(_state_labels(usage))
-    for state in usage.states:
-        if state.device in labels:
-            own = labels[state.device]
-            _add(samples, _HEALTHY, own, int(state.healthy))
-            _add(samples, _ORPHANED, own, int(state.orphaned))
-            if state.mode:
-                _add(samples, _SHARING, (*own, ("mode", state.mode), ("isolation", state.isolation)), 1)
+def _add_statuses(samples: _Samples, usage: NodeUsage) -> None:
+    labels = dict(_labels_of_devices(usage))
+    for status in usage.statuses:
+        if status.device in labels:
+            own = labels[status.device]
+            _add(samples, _HEALTHY, own, int(status.healthy))
+            _add(samples, _ORPHANED, own, int(status.orphaned))
+            if status.mode:
+                _add(samples, _SHARING, (*own, ("mode", status.mode), ("isolation", status.isolation)), 1)
 
 
-def _state_labels(usage: NodeUsage) -> Iterator[tuple[DeviceId, Labels]]:
+def _labels_of_devices(usage: NodeUsage) -> Iterator[tuple[DeviceId, Labels]]:
     for gpu in usage.gpus:
         labels = _labels(gpu.facts, usage.node)
         yield DeviceId(gpu.facts.uuid), labels

@@ -7,7 +7,7 @@ import msgspec
 from tessera.core.usage.attribution import ContainerUsage, DeviceUsage
 from tessera.core.usage.containerhistory import Histories
 from tessera.core.usage.contention import Contention, contention_of, gpu_load
-from tessera.core.usage.nodemetrics import NodeUsage
+from tessera.core.usage.observation import NodeUsage
 
 __all__ = [
     "ContainerReport",
