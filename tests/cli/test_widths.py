@@ -1,14 +1,20 @@
 """Tables in a terminal of 80 columns: no line is longer, and no word or heading is broken."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from builders.usagereports import LONG_NAMES
+from harness.agents import serving_reports
 from tessera.cli import main
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SIZED = ("--parameters", "8.03B", "--layers", "32", "--kv-heads", "8", "--head-dim", "128")
+
+AGENT = "AGENT"
+"""Stands for the address of an agent that reports long names."""
 
 CALLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "all GPU models": (("profiles",), ("ARCHITECTURE", "PLACEMENTS", "RTX-PRO-6000-Blackwell-96GB", "inferred")),
@@ -26,6 +32,30 @@ CALLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("22.4 GiB ", " 42 %", " 14 %", " 40 %"),
     ),
     "GPU usage": (("inspect", "--cluster", f"{EXAMPLES}/7-gpu-usage/cluster.yaml"), ("ALLOCATED", "FRAGMENTED")),
+    "live GPU usage": (
+        ("top", "--once", "--agent", AGENT),
+        (
+            "thermal, caused by ml-research/finetune-llama-7d4b9c6f58-vqbjg/trainer",
+            "gke-prod-a3-highgpu-8g-4f1b2c3d-x1y2 GPU 1 H100-80GB: 83 C, 690 W, throttled:",
+            "79.1 / 79.6 GiB     100",
+            " finetune-llama-7d4b9c6f58-vqbjg/trainer",
+            " long-name-5f7c9b8d64-x2x9k/trainer",
+            "GPU %  CONTAINER",
+            "2g.20gb@4",
+            "exited processes",
+        ),
+    ),
+    "recommendations": (
+        ("recommend", "--all", "--agent", AGENT),
+        (
+            "ml-research/finetune-llama-7d4b9c6f58-vqbjg/trainer: node",
+            "gke-prod-a3-highgpu-8g-4f1b2c3d-x1y2, GPU 1, whole",
+            "ALLOCATED  PEAK      GPU %  OBSERVED",
+            "VERDICT",
+            "167 h 57 min",
+            "(load",
+        ),
+    ),
     "a simulation": (("simulate", "synthetic", "--nodes", "2"), ("GPU demand dropped %",)),
 }
 
@@ -33,7 +63,9 @@ CALLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 @pytest.mark.parametrize(("arguments", "whole"), CALLS.values(), ids=CALLS)
 def test_a_table_fits_80_columns(arguments: tuple[str, ...], whole: tuple[str, ...]) -> None:
     """Addresses alone are longer: a broken one cannot be followed."""
-    result = CliRunner().invoke(main, arguments, env={"COLUMNS": "80"}, catch_exceptions=False)
+    with serving_reports(LONG_NAMES) if AGENT in arguments else nullcontext([""]) as (address,):
+        given = [address if each == AGENT else each for each in arguments]
+        result = CliRunner().invoke(main, given, env={"COLUMNS": "80"}, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert [line for line in result.stdout.splitlines() if len(line.rstrip()) > 80 and "https://" not in line] == []
     assert [text for text in whole if text not in result.stdout] == []

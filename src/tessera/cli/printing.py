@@ -4,10 +4,13 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -15,11 +18,24 @@ from rich.text import Text
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.options import write_output
 
-__all__ = ["ENDLESS", "headed_table", "print_document", "titled", "trimmed", "wide_console", "yaml_text"]
+__all__ = [
+    "ENDLESS",
+    "WIDE_COLUMNS",
+    "Section",
+    "headed_table",
+    "print_document",
+    "sectioned_table",
+    "titled",
+    "trimmed",
+    "wide_console",
+    "yaml_text",
+]
 
 
 ENDLESS = 1000
 """Width of unlimited lines."""
+WIDE_COLUMNS = 120
+"""Where a table of ten columns with long names is readable."""
 
 
 def wide_console(columns: int = 160, *, output: str = "table") -> Console:
@@ -65,6 +81,60 @@ def headed_table(*headings: str, title: str | None = None) -> Table:
     for heading in headings:
         table.add_column(_in_capitals(heading), overflow="fold")
     return table
+
+
+class Section(NamedTuple):
+    """A title and the rows below it."""
+
+    title: str
+    rows: tuple[tuple[str, ...], ...] = ()
+
+
+def sectioned_table(headings: Sequence[str], sections: Sequence[Section]) -> RenderableType:
+    """Return a table with titles between its rows, for long names in a narrow terminal; titles may fill the line.
+
+    Columns are aligned over all sections. The last one breaks long names after `/`.
+    """
+    rows = [headings, *(row for section in sections for row in section.rows)]
+    widths = [max(cell_len(row[column]) for row in rows) for column in range(len(headings) - 1)]
+
+    def aligned(rows: Sequence[Sequence[str]], style: str = "") -> RenderableType:
+        table = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
+        for width in widths:
+            table.add_column(width=width, style=style)
+        table.add_column(overflow="fold", style=style)
+        for row in rows:
+            table.add_row(*map(Text, row[:-1]), _Name(row[-1]))
+        return Padding(table, (0, 0, 0, 2))
+
+    parts: list[RenderableType] = [aligned([headings], "bold")]
+    for section in sections:
+        parts += [Text(section.title, "bold", overflow="fold"), *([aligned(section.rows)] if section.rows else [])]
+    return Group(*parts)
+
+
+class _Name:
+    """A name that is broken after `/`, and after `-` where what is between two `/` is longer than a line."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield its lines."""
+        lines = [""]
+        for part in self._parts(options.max_width):
+            if lines[-1] and cell_len(lines[-1] + part.rstrip()) > options.max_width:
+                lines.append("")
+            lines[-1] += part
+        yield Text("\n".join(lines), overflow="fold")
+
+    def _parts(self, width: int) -> Iterator[str]:
+        for part in re.findall(r"[^/\s]*[/\s]?", self._name):
+            yield from [part] if cell_len(part.rstrip()) <= width else re.findall(r"[^-]*-?", part)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """Return its widths: as narrow as need be."""
+        return Measurement(1, min(max(cell_len(self._name), 1), options.max_width))
 
 
 def _in_capitals(heading: str) -> str:

@@ -48,15 +48,15 @@ def lines(*arguments: str) -> list[str]:
 
 def test_top_shows_devices_containers_and_who_drives_a_throttled_gpu(ports: list[str]) -> None:
     found = lines("top", "--once", "--agent", ports[0])
-    assert "n1 0 T4 whole ██████░░░░░░ 7.9 GiB / 14.6 GiB 97 2 containers 91 C, 70 W, throttled: thermal" in found
-    assert any("7.9 GiB / 8 GiB 90 team/train/main" in line for line in found)
-    assert any("░░░░░░░░░░░░ 0 GiB / 8 GiB - team/notebook/main" in line for line in found)
-    assert "n1 1 A100-40GB whole █░░░░░░░░░░░ 1.9 GiB / 40 GiB 12 web/serve/llm" in found
+    assert "n1 0 T4 whole ██████░░░░░░ 7.9 / 14.6 GiB 97 2 containers 91 C, 70 W, throttled: thermal" in found
+    assert any("7.9 / 8 GiB 90 team/train/main" in line for line in found)
+    assert any("░░░░░░░░░░░░ 0 / 8 GiB - team/notebook/main" in line for line in found)
+    assert "n1 1 A100-40GB whole █░░░░░░░░░░░ 1.9 / 40 GiB 12 web/serve/llm" in found
     assert "n1 2 A100-40GB 1g.5gb@1 - / 4.7 GiB - no container" in found
     assert "n1 3 A100-40GB lost" in found
-    assert "node n1, GPU 0: thermal, caused by team/train/main; slowed down: team/notebook/main" in found
-    assert "node n1, GPU 2: saturated, cause unknown: not all load can be attributed to pods" in found
-    assert found[0].startswith("node n1, GPU 0"), "what slows GPUs comes first: a terminal cuts what is below"
+    assert "GPU 0: thermal, caused by team/train/main; slowed down: team/notebook/main (node n1)" in found
+    assert "GPU 2: saturated, cause unknown: not all load can be attributed to pods (node n1)" in found
+    assert found[0].startswith("GPU 0: thermal"), "what slows GPUs comes first: a terminal cuts what is below"
     assert [line.split()[1] for line in found if line.startswith("n1 ")] == ["0", "2", "2", "3", "1"]
 
 
@@ -196,8 +196,22 @@ def test_a_terminal_of_24_lines_shows_why_gpus_of_a_large_fleet_are_slow_and_who
     with serving_reports(UsageReport(node="n1", age_s=1.0, gpus=gpus)) as (address,):
         text = in_terminal(24, 160, ["--agent", address, "--agent", "127.0.0.1:1"], until="GPU 40")
     assert "left out: agent 127.0.0.1:1" in text
-    assert "node n1, GPU 40: thermal, caused by ml/train/main" in text
+    assert "GPU 40: thermal, caused by ml/train/main" in text
     assert "n1    40" in text
+
+
+@pytest.mark.parametrize("slow", [1, 2, 40])
+def test_notes_never_fill_the_terminal(slow: int) -> None:
+    """Forty slow GPUs, and each note longer than the line."""
+    names = tuple(f"ml-research/finetune-llama-7d4b9c6f58-vq{number}/trainer" for number in range(6))
+    contention = (Contention(cause="thermal", caused_by=names, affected=names),)
+    gpus = tuple(GpuReport(index=number, contention=contention) for number in range(slow))
+    with serving_reports(UsageReport(node="n1", age_s=1.0, gpus=gpus)) as (address,):
+        text = in_terminal(24, 80, ["--agent", address], until="DEVICE")
+    frame = text.split("DEVICE")[1]
+    assert frame.count("ml-research") <= 2 * 6, "a fourth of 24 lines at the most"
+    assert ("more; --once prints all" in frame) == (slow > 6)
+    assert "n1 GPU 0" in frame
 
 
 def in_terminal(rows: int, columns: int, arguments: list[str], until: str) -> str:

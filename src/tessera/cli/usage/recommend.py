@@ -1,17 +1,27 @@
 """`tessera recommend`: GPU memory and MIG profiles from the usage of containers."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict, Unpack
 
 import click
+from rich.console import RenderableType
 from rich.text import Text
 
 from tessera.api.tessera.usage.usagejson import recommendation_fields
 from tessera.cli.clusteraccess import ClusterSource
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.options import output_option, refuse_beside
-from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
+from tessera.cli.printing import (
+    WIDE_COLUMNS,
+    Section,
+    headed_table,
+    print_document,
+    sectioned_table,
+    trimmed,
+    wide_console,
+)
 from tessera.cli.usage.agents import agents, agents_options, note_silent, refuse_two_sources
 from tessera.cli.usage.historyoptions import prometheus, prometheus_options, refuse_without_prometheus
 from tessera.core.usage.rightsizing import Recommendation, recommendations
@@ -66,26 +76,48 @@ def recommend(output: str, **given: Unpack[_Given]) -> None:
     shown = [each for each in rows if given["all"] or not each.verdict.needs_no_change]
     if print_document([recommendation_fields(each) for each in shown], output):
         return
-    table = headed_table(
-        "CONTAINER", "NODE", "DEVICE", "ALLOCATED", "PEAK", "GPU %", "OBSERVED", "VERDICT", "FITS", "FREES"
-    )
-    for each in shown:
-        percent = "-" if each.mean_percent is None else f"{each.mean_percent:.0f}"
-        table.add_row(
-            Text(clean(f"{each.namespace}/{each.pod}/{each.container}")),
-            Text(clean(each.node)),
-            Text(f"{each.gpu} {clean(each.device)}"),
-            "-" if each.allocated_mib is None else gib(each.allocated_mib),
-            "-" if each.peak_mib is None else gib(each.peak_mib),
-            percent,
-            _duration(each.observed_s),
-            each.verdict.value,
-            f"{each.fits} (load unknown)" if each.load_unknown else each.fits,
-            gib(each.saved_mib) if each.saved_mib else "",
-        )
+    console = wide_console(output=output)
+    console.print(trimmed(_table(shown, console.width)))
     saved_mib = sum(each.saved_mib for each in rows)
-    wide_console(output=output).print(trimmed(table))
     click.echo(f"{len(rows)} containers, {len(shown)} shown; {gib(saved_mib)} could be allocated to others")
+
+
+def _table(shown: Sequence[Recommendation], columns: int) -> RenderableType:
+    """Return them as a table; in less than 120 columns each container has a line of its own above its numbers."""
+    usage = "ALLOCATED", "PEAK", "GPU %", "OBSERVED", "VERDICT"
+    if columns < WIDE_COLUMNS:
+        sections = [
+            Section(
+                f"{_container(each)}: node {clean(each.node)}, GPU {each.gpu}, {clean(each.device)}",
+                ((*_usage(each), _frees(each), _fits(each)),),
+            )
+            for each in shown
+        ]
+        return sectioned_table((*usage, "FREES", "FITS"), sections)
+    table = headed_table("CONTAINER", "NODE", "DEVICE", *usage, "FITS", "FREES")
+    for each in shown:
+        place = _container(each), clean(each.node), f"{each.gpu} {clean(each.device)}"
+        table.add_row(*map(Text, (*place, *_usage(each), _fits(each), _frees(each))))
+    return table
+
+
+def _container(each: Recommendation) -> str:
+    return clean(f"{each.namespace}/{each.pod}/{each.container}")
+
+
+def _usage(each: Recommendation) -> tuple[str, ...]:
+    """Return what it was allocated, what it used, for how long that was known, and the verdict."""
+    percent = "-" if each.mean_percent is None else f"{each.mean_percent:.0f}"
+    amounts = ("-" if mib is None else gib(mib) for mib in (each.allocated_mib, each.peak_mib))
+    return *amounts, percent, _duration(each.observed_s), each.verdict.value
+
+
+def _fits(each: Recommendation) -> str:
+    return f"{each.fits} (load unknown)" if each.load_unknown else each.fits
+
+
+def _frees(each: Recommendation) -> str:
+    return gib(each.saved_mib) if each.saved_mib else ""
 
 
 async def _rows(given: _Given) -> list[Recommendation]:

@@ -1,12 +1,13 @@
 """GPU usage as tables."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from rich.table import Table
+from rich.console import RenderableType
 from rich.text import Text
 
 from tessera.cli.drawing.lettering import clean
-from tessera.cli.printing import headed_table
+from tessera.cli.printing import WIDE_COLUMNS, Section, headed_table, sectioned_table
 from tessera.core.usage.contention import Contention
 from tessera.core.usage.usagereport import GpuReport, UsageReport, gpus_by_urgency
 from tessera.core.workload.units import gib
@@ -15,6 +16,7 @@ __all__ = ["contention_words", "top_notes", "top_table"]
 
 _BAR = 12
 _UNKNOWN = "-"
+_EXITED = "exited processes"
 _SILENT_S = 60.0
 """Agents observe their GPUs every 15 s, and report none after so long without an answer of the driver."""
 
@@ -27,46 +29,90 @@ def top_notes(reports: Sequence[UsageReport]) -> list[Text]:
         if (each.age_s or 0.0) > _SILENT_S
     ]
     slow = [
-        Text(f"node {clean(node)}, GPU {gpu.index}: {contention_words(each)}", "yellow")
+        Text(f"GPU {gpu.index}: {contention_words(each)} (node {clean(node)})", "yellow")
         for node, gpu in gpus_by_urgency(reports)
         for each in gpu.contention
     ]
     return silent + slow
 
 
-def top_table(reports: Sequence[UsageReport]) -> Table:
-    """Return the GPUs of all nodes with their containers: slow ones first, then the busiest."""
+def top_table(reports: Sequence[UsageReport], columns: int) -> RenderableType:
+    """Return the GPUs of all nodes with their containers: slow ones first, then the busiest.
+
+    In less than 120 columns each GPU has a line of its own above its devices.
+    """
+    if columns < WIDE_COLUMNS:
+        gpus = [Section(_titled(node, gpu), tuple(_narrow(_rows(gpu)))) for node, gpu in gpus_by_urgency(reports)]
+        nodes = [Section(f"{clean(each.node)}: {_without_gpus(each)}") for each in reports if not each.gpus]
+        return sectioned_table(("DEVICE", "USED / OF", "GPU %", "CONTAINER"), gpus + nodes)
     table = headed_table("NODE", "GPU", "DEVICE", "MEMORY", "USED / OF", "GPU %", "CONTAINER", "STATE")
-
-    def add_row(*cells: str) -> None:
-        table.add_row(*map(Text, cells))  # text of an agent is not markup
-
     for node, gpu in gpus_by_urgency(reports):
-        _add_gpu(add_row, node, gpu)
+        for row in _rows(gpu) or [_Row()]:
+            place = (clean(node), _named(gpu), row.device) if row.device or not gpu.devices else ("", "", "")
+            cells = (*place, _bar(row.used_mib, row.of_mib), row.use, row.percent, row.used_by)
+            table.add_row(*map(Text, cells), Text(_state(gpu) if place[0] else ""))  # text of an agent is not markup
     for report in reports:
         if not report.gpus:
-            silent = report.age_s is None or report.age_s > _SILENT_S
-            add_row(clean(report.node), *[""] * 6, "the driver does not answer" if silent else "no GPU")
+            table.add_row(Text(clean(report.node)), *[""] * 6, _without_gpus(report))
     return table
 
 
-def _add_gpu(add_row: Callable[..., None], node: str, gpu: GpuReport) -> None:
-    state = _state(gpu)
-    if not gpu.devices:
-        add_row(clean(node), _named(gpu), "", "", "", "", "", state)
+class _Row(NamedTuple):
+    """A device and who uses it, or a container of a shared device."""
+
+    device: str = ""
+    """Empty below the row of its device."""
+    used_mib: int | None = None
+    of_mib: int | None = None
+    gpu_percent: float | None = None
+    used_by: str = ""
+
+    @property
+    def use(self) -> str:
+        """Memory used, of what was allocated."""
+        if not self.used_by or self.used_by == _EXITED:
+            return ""
+        used, of = (_UNKNOWN if mib is None else gib(mib) for mib in (self.used_mib, self.of_mib))
+        unit = of[of.find(" ") :]
+        return f"{used.removesuffix(unit)} / {of}"
+
+    @property
+    def percent(self) -> str:
+        """Load, rounded."""
+        known = "" if not self.used_by else _UNKNOWN
+        return known if self.gpu_percent is None else f"{self.gpu_percent:.0f}"
+
+
+def _rows(gpu: GpuReport) -> list[_Row]:
+    """Return a row for each device, below it its containers; a container with the device to itself is in its row."""
+    rows: list[_Row] = []
     for device in gpu.devices:
         name = f"{clean(device.profile)}@{device.start}" if device.profile else "whole"
         shared = len(device.containers) != 1 or not device.containers[0].exclusive
         if shared:
             used_by = _counted(len(device.containers))
-            use = _use(device.used_mib, device.memory_mib, device.gpu_percent)
-            add_row(clean(node), _named(gpu), name, *use, used_by, state)
+            rows.append(_Row(name, device.used_mib, device.memory_mib, device.gpu_percent, used_by))
         if device.ended_percent:
-            add_row("", "", "", "", "", f"{device.ended_percent:.0f}", "exited processes", "")
+            rows.append(_Row(gpu_percent=device.ended_percent, used_by=_EXITED))
         for each in device.containers:
-            place = ("", "", "") if shared else (clean(node), _named(gpu), name)
-            use = _use(each.used_mib, each.allocated_mib, each.gpu_percent)
-            add_row(*place, *use, clean(each.name), "" if shared else state)
+            first = "" if shared else name
+            rows.append(_Row(first, each.used_mib, each.allocated_mib, each.gpu_percent, clean(each.name)))
+    return rows
+
+
+def _narrow(rows: Sequence[_Row]) -> Iterator[tuple[str, ...]]:
+    for row in rows:
+        yield row.device, row.use, row.percent, row.used_by
+
+
+def _titled(node: str, gpu: GpuReport) -> str:
+    state = _state(gpu)
+    return f"{clean(node)} GPU {_named(gpu)}{state and ': '}{state}"
+
+
+def _without_gpus(report: UsageReport) -> str:
+    silent = report.age_s is None or report.age_s > _SILENT_S
+    return "the driver does not answer" if silent else "no GPU"
 
 
 def _counted(containers: int) -> str:
@@ -77,19 +123,11 @@ def _named(gpu: GpuReport) -> str:
     return f"{gpu.index} {clean(gpu.model)}"
 
 
-def _use(used_mib: int | None, of_mib: int | None, percent: float | None) -> tuple[str, str, str]:
-    return _bar(used_mib, of_mib), _part(used_mib, of_mib), "-" if percent is None else f"{percent:.0f}"
-
-
 def _bar(used_mib: int | None, of_mib: int | None) -> str:
     if used_mib is None or not of_mib:
         return ""
     full = min(round(_BAR * used_mib / of_mib), _BAR)
     return "█" * full + "░" * (_BAR - full)
-
-
-def _part(used_mib: int | None, of_mib: int | None) -> str:
-    return " / ".join(_UNKNOWN if mib is None else gib(mib) for mib in (used_mib, of_mib))
 
 
 def _state(gpu: GpuReport) -> str:

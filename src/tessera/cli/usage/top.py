@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TypedDict, Unpack
 
 import click
 import msgspec
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from tessera.api.tessera.usage.usagejson import usage_fields
@@ -83,7 +84,8 @@ async def _once(usages: AbstractAsyncContextManager[UsageSource], shown: _Shown)
     reports = _of_node(found, shown["node"])
     note_silent(found.silent)
     if not print_document(tuple(map(usage_fields, reports)), shown["output"]):
-        wide_console(output=shown["output"]).print(Group(*top_notes(reports), trimmed(top_table(reports))))
+        console = wide_console(output=shown["output"])
+        console.print(trimmed(*top_notes(reports), top_table(reports, console.width)))
 
 
 async def _live(usages: AbstractAsyncContextManager[UsageSource], shown: _Shown) -> None:
@@ -102,9 +104,8 @@ async def _live(usages: AbstractAsyncContextManager[UsageSource], shown: _Shown)
         if output == "yaml":
             return Text(f"---\n{yaml_text(tuple(map(usage_fields, reports))).decode().rstrip()}")
         left_out = [Text(f"left out: {clean(str(each))}", "bold yellow") for each in read.silent]
-        # A terminal cuts what is below its last line: notes have half of it at the most, and come first.
-        most = max(console.height // 4, 1) if console.is_terminal else None
-        return Group(*_first(left_out, most), *_first(top_notes(reports), most), trimmed(top_table(reports)))
+        table = trimmed(top_table(reports, console.width))
+        return Group(*_first(left_out, console), *_first(top_notes(reports), console), table)
 
     with contextlib.suppress(asyncio.CancelledError):
         async with usages as source:
@@ -122,12 +123,21 @@ async def _live(usages: AbstractAsyncContextManager[UsageSource], shown: _Shown)
                     await asyncio.sleep(shown["interval_s"])
 
 
-def _first(notes: list[Text], most: int | None) -> list[Text]:
-    """Return the first notes, in one line each, and how many more there are; all as they are without a limit."""
-    if most is None:
-        return notes
-    for each in notes:
-        each.no_wrap, each.overflow = True, "ellipsis"
-    if len(notes) <= most:
-        return notes
-    return [*notes[: most - 1], Text(f"and {len(notes) - most + 1} more; --once prints all", "yellow")]
+def _first(notes: list[Text], console: Console) -> Iterator[Text]:
+    """Yield the first notes in a fourth of a terminal's lines, and how many more there are; elsewhere all.
+
+    A terminal cuts what is below its last line: notes come first, and have half of it at the most.
+    """
+    if not console.is_terminal or not notes:
+        yield from notes
+        return
+    most = max(console.height // 4, 1)
+    more = len(notes) - most + 1
+    shown = notes if more < 2 else [*notes[: most - 1], Text(f"and {more} more; --once prints all", "yellow")]  # noqa: PLR2004
+    for each in shown:
+        lines = each.wrap(console, console.width)
+        kept = lines[: max(most // len(shown), 1)]
+        if len(kept) < len(lines):
+            kept[-1].append("…")
+            kept[-1].truncate(console.width, overflow="ellipsis")
+        yield from kept
