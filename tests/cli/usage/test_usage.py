@@ -23,7 +23,7 @@ from harness.agents import serving_reports
 from tessera.cli import main
 from tessera.cli.usage.tables import contention_words
 from tessera.core.usage.contention import Contention
-from tessera.core.usage.usagereport import GpuReport, UsageReport
+from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 
 HOSTILE = UsageReport(node="[red]n2\x1b[31m", gpus=(GpuReport(index=0, model="[bold]", lost=True),))
 EMPTY = UsageReport(node="n3")
@@ -192,7 +192,8 @@ def test_a_node_without_gpus_is_not_one_whose_driver_hangs(
 def test_a_terminal_of_24_lines_shows_why_gpus_of_a_large_fleet_are_slow_and_who_is_left_out() -> None:
     """Lines beyond the last one are cut, so what is looked for comes first."""
     slow = (Contention(cause="thermal", caused_by=("ml/train/main",), affected=("ml/serve/main",)),)
-    gpus = (*(GpuReport(index=number) for number in range(40)), GpuReport(index=40, contention=slow))
+    devices = (device_of("ml/train/main", "ml/serve/main"),)
+    gpus = (*(GpuReport(index=number) for number in range(40)), GpuReport(index=40, devices=devices, contention=slow))
     with serving_reports(UsageReport(node="n1", age_s=1.0, gpus=gpus)) as (address,):
         text = in_terminal(24, 160, ["--agent", address, "--agent", "127.0.0.1:1"], until="GPU 40")
     assert "left out: agent 127.0.0.1:1" in text
@@ -205,13 +206,20 @@ def test_notes_never_fill_the_terminal(slow: int) -> None:
     """Forty slow GPUs, and each note longer than the line."""
     names = tuple(f"ml-research/finetune-llama-7d4b9c6f58-vq{number}/trainer" for number in range(6))
     contention = (Contention(cause="thermal", caused_by=names, affected=names),)
-    gpus = tuple(GpuReport(index=number, contention=contention) for number in range(slow))
+    devices = (device_of(*names),)
+    gpus = tuple(GpuReport(index=number, devices=devices, contention=contention) for number in range(slow))
     with serving_reports(UsageReport(node="n1", age_s=1.0, gpus=gpus)) as (address,):
         text = in_terminal(24, 80, ["--agent", address], until="DEVICE")
     frame = text.split("DEVICE")[1]
-    assert frame.count("ml-research") <= 2 * 6, "a fourth of 24 lines at the most"
+    notes = frame[frame.rindex("GPU 0: thermal") :] if "GPU 0: thermal" in frame else ""
+    assert notes.count("ml-research") <= 2 * 6, "a fourth of 24 lines at the most"
     assert ("more; --once prints all" in frame) == (slow > 6)
     assert "n1 GPU 0" in frame
+
+
+def device_of(*names: str) -> DeviceReport:
+    parts = [each.split("/") for each in names]
+    return DeviceReport(containers=tuple(ContainerReport(namespace=a, pod=b, container=c) for a, b, c in parts))
 
 
 def in_terminal(rows: int, columns: int, arguments: list[str], until: str) -> str:

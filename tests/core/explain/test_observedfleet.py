@@ -269,6 +269,19 @@ def test_a_node_is_believed_about_its_own_pods_and_gpus_alone() -> None:
     assert [each.pod for each in got.recommendations] == ["q"]
 
 
+def test_a_node_fills_the_page_neither_with_words_nor_with_pods_that_nobody_has() -> None:
+    """Of pods that ended meanwhile there are few."""
+    objects = (node(), gpunode("a", gpu(0)), pod("p", WHOLE, share(0, 40000, Mode.WHOLE)))
+    invented = tuple(f"ns/gone-{number}/c" for number in range(25_000))
+    words = ("kube-system/Visit evil.example to sign in/c", f"ns/{'g' * 300}/c", "ns//c", "c")
+    slow = Contention(cause="thermal", caused_by=(*words, *invented, "ns/p/c"), evenly=(*invented, "ns/p/c"))
+    (found,) = only(*objects, contention={("a", "GPU-a-0"): (slow,)}).contention
+    for shown in (found.caused_by, found.evenly):
+        *gone, own = (each.pod for each in shown)
+        assert own == "p"
+        assert gone == [f"gone-{number}" for number in range(16)]
+
+
 def test_what_is_not_settled_is_recommended_for_pods_that_are_there() -> None:
     long = Recommendation(
         node="a", gpu=0, device="whole", namespace="ns", pod="p", container="c", observed_s=900, verdict=Sizing.UNUSED

@@ -78,9 +78,48 @@ def test_a_percentage_slightly_above_100_is_100() -> None:
     assert discard_impossible(reported(102)) == reported(None)
 
 
+def device(*names: str) -> DeviceReport:
+    parts = ((*each.split("/"), "", "")[:3] for each in names)
+    return DeviceReport(
+        containers=tuple(ContainerReport(namespace=first, pod=pod, container=last) for first, pod, last in parts)
+    )
+
+
+NAMES = st.sampled_from(
+    ["a/b/c", "d/e/f", "gone/g/h", "kube-system/Visit evil.example to sign in/c", "a/b/" + "c" * 64, ""]
+)
+CONTENTION = st.builds(
+    Contention,
+    cause=st.sampled_from([SATURATED, *(each.value for each in ThrottleCause), "rain"]),
+    **dict.fromkeys(("caused_by", "affected", "evenly"), st.lists(NAMES, max_size=50).map(tuple)),
+)
+
+
+@given(st.lists(CONTENTION, max_size=30), st.lists(NAMES, max_size=6))
+def test_contention_is_of_the_report_s_containers_and_one_for_each_cause(
+    contention: list[Contention], names: list[str]
+) -> None:
+    """A lying agent says neither its own words nor more than it has GPUs and containers."""
+    gpu = GpuReport(
+        index=0,
+        throttled=tuple(each.cause for each in contention) * 3,
+        contention=tuple(contention),
+    )
+    (found, _) = discard_impossible(
+        UsageReport(node="n1", gpus=(gpu, GpuReport(index=1, devices=(device(*names),))))
+    ).gpus
+    assert len({each.cause for each in found.contention}) == len(found.contention)
+    assert len(set(found.throttled)) == len(found.throttled)
+    for each in found.contention:
+        for shown in (each.caused_by, each.affected, each.evenly):
+            assert {*shown} <= {*names} & {"a/b/c", "d/e/f", "gone/g/h"}
+            assert len({*shown}) == len(shown)
+
+
 def test_those_who_use_a_device_equally_are_containers_and_at_least_two() -> None:
     def left(*evenly: str) -> tuple[Contention, ...]:
-        gpu = GpuReport(index=0, contention=(Contention(cause=SATURATED, evenly=evenly, affected=("a/b/c",)),))
+        contention = (Contention(cause=SATURATED, evenly=evenly, affected=("a/b/c",)),)
+        gpu = GpuReport(index=0, devices=(device("a/b/c", "d/e/f", "<b>"),), contention=contention)
         return discard_impossible(UsageReport(node="n1", gpus=(gpu,))).gpus[0].contention
 
     (found,) = left("a/b/c", "d/e/f")

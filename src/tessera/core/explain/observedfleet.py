@@ -1,5 +1,6 @@
 """What the dashboard page shows of an observed cluster: its fleet, each GPU divided into its parts."""
 
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ from tessera.core.usage.activity import is_idle
 from tessera.core.usage.contention import Contention
 from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
+from tessera.core.workload.objectnames import is_label, is_subdomain
 from tessera.core.workload.units import gib
 
 __all__ = ["MeasuredUsage", "PageObservation", "fleet_view"]
@@ -46,6 +48,10 @@ _TEMPLATE_HASH: Final = re.compile("-[bcdfghjklmnpqrstvwxz2456789]{1,10}$")
 
 Source: kubernetes/kubernetes `pkg/controller/deployment/sync.go`; apimachinery `pkg/util/rand`, `SafeEncodeString`.
 """
+
+
+_MOST_GONE: Final = 16
+"""Pods that a node reports and the cluster does not have: they ended meanwhile; of more a node is not believed."""
 
 
 class MeasuredUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,6 +179,12 @@ def _split(key: PodKey) -> tuple[str, str]:
     return namespace, name
 
 
+def _is_pod(key: PodKey) -> bool:
+    """Return whether Kubernetes takes its names."""
+    namespace, pod = _split(key)
+    return is_label(namespace) and is_subdomain(pod)
+
+
 def _node(inspected: NodeInspection, node: ObservedNode, observed: PageObservation, pods: _Pods) -> NodeView:
     state = node.state if inspected.reported else None
     return NodeView(
@@ -296,12 +308,14 @@ class _Parts:
             yield GpuPart(start=start, size=self._gpu.memory_mib - start, state="free")
 
     def contention(self, contention: Contention) -> ContentionView:
-        """Return what slows down the pods, with those of the node that cause it; of which some may be gone."""
+        """Return what slows down the pods, with those of the node that cause it, of which some may be gone."""
         pods = {each.pod: self._pod_view(each) for each in self._gpu.pods}
 
         def named(containers: Iterable[str]) -> tuple[PodView, ...]:
             found = dict.fromkeys(PodKey(each.rpartition("/")[0]) for each in containers)
-            keys = [key for key in found if self._pods.nodes.get(key) in {None, self._node}]
+            gone = (key for key in found if key not in self._pods.nodes and _is_pod(key))
+            shown = {*itertools.islice(gone, _MOST_GONE), *(key for key in found if self._is_here(key))}
+            keys = [key for key in found if key in shown]
             others = {
                 key: PodView(namespace=_split(key)[0], pod=_split(key)[1], workload=self._pods.workloads.get(key, ""))
                 for key in keys
@@ -319,6 +333,10 @@ class _Parts:
             evenly=evenly,
             ended=contention.ended,
         )
+
+    def _is_here(self, key: PodKey) -> bool:
+        """Return whether the cluster has the pod on the node, or does not have it on a node yet."""
+        return key in self._pods.nodes and self._pods.nodes[key] in {None, self._node}
 
     def _is_idle(self, pods: Iterable[InspectedShare], used_mib: int | None) -> bool:
         return is_idle([self._pods.activity.get(each.pod) for each in pods], used_mib)

@@ -1,9 +1,10 @@
 """Bounds for agents' reports: values from another process are validated before use.
 
-Numbers that no GPU can have count as not reported; causes that Tessera does not know are left out.
+Numbers that no GPU can have count as not reported; causes that Tessera does not know, and contention by containers that
+the report does not have, are left out.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -12,6 +13,7 @@ from tessera.core.usage.contention import SATURATED, Contention
 from tessera.core.usage.plausible import MOST_CELSIUS, MOST_MIB, MOST_WATTS, percentage, possible, within
 from tessera.core.usage.throttling import ThrottleCause
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
+from tessera.core.workload.objectnames import is_label, is_subdomain
 
 __all__ = ["discard_impossible"]
 
@@ -23,32 +25,44 @@ _CAUSES: Final = frozenset({*ThrottleCause, SATURATED})
 
 def discard_impossible(report: UsageReport) -> UsageReport:
     """Return a report without impossible values."""
+    gpus = [each for each in report.gpus if possible(each.index, _MOST_GPUS)]
+    containers = {each.name for gpu in gpus for device in gpu.devices for each in device.containers if _is_named(each)}
     return msgspec.structs.replace(
-        report,
-        age_s=within(report.age_s, _MOST_S),
-        gpus=tuple(_gpu(each) for each in report.gpus if possible(each.index, _MOST_GPUS)),
+        report, age_s=within(report.age_s, _MOST_S), gpus=tuple(_gpu(each, containers) for each in gpus)
     )
 
 
-def _gpu(gpu: GpuReport) -> GpuReport:
+def _is_named(container: ContainerReport) -> bool:
+    """Return whether Kubernetes takes its names."""
+    return is_label(container.namespace) and is_subdomain(container.pod) and is_label(container.container)
+
+
+def _gpu(gpu: GpuReport, containers: Collection[str]) -> GpuReport:
     return msgspec.structs.replace(
         gpu,
         temperature_c=within(gpu.temperature_c, MOST_CELSIUS),
         power_watts=within(gpu.power_watts, MOST_WATTS),
-        throttled=tuple(each for each in gpu.throttled if each in _CAUSES),
+        throttled=tuple(each for each in dict.fromkeys(gpu.throttled) if each in _CAUSES),
         devices=tuple(map(_device, gpu.devices)),
-        contention=tuple(_known(gpu.contention)),
+        contention=tuple(_known(gpu.contention, containers)),
     )
 
 
-def _known(contention: Iterable[Contention]) -> Iterable[Contention]:
-    """Yield what has a known cause; its containers are `namespace/pod/container`, and one alone shares nothing."""
+def _known(contention: Iterable[Contention], containers: Collection[str]) -> Iterator[Contention]:
+    """Yield one contention of each known cause, if it names containers of the node alone; one alone shares nothing."""
+    pending = set(_CAUSES)
     for each in contention:
-        names = (*each.caused_by, *each.affected, *each.evenly)
-        if each.cause in _CAUSES and all(name.count("/") == 2 for name in names):  # noqa: PLR2004
-            several = len(set(each.evenly)) > 1
-            nobody = each.nobody and not each.caused_by
-            yield msgspec.structs.replace(each, evenly=each.evenly if several else (), nobody=nobody)
+        names = {*each.caused_by, *each.affected, *each.evenly}
+        if each.cause in pending and names.issubset(containers):
+            pending.remove(each.cause)
+            evenly = tuple(dict.fromkeys(each.evenly))
+            yield msgspec.structs.replace(
+                each,
+                caused_by=tuple(dict.fromkeys(each.caused_by)),
+                affected=tuple(dict.fromkeys(each.affected)),
+                evenly=evenly if len(evenly) > 1 else (),
+                nobody=each.nobody and not each.caused_by,
+            )
 
 
 def _device(device: DeviceReport) -> DeviceReport:

@@ -65,10 +65,15 @@ def test_what_slows_a_gpu_is_read_of_earlier_agents_too() -> None:
         b'{"node":"n1","ageS":3.0,"gpus":[{"index":2,"noise":['
         b'{"cause":"thermal","drivers":["team/train/main"],"affected":["team/notebook/main"]},'
         b'{"cause":"saturated","evenly":["a/b/c","a/d/c"],"ended":true},{"cause":"power-brake","scope":"node"}]},'
-        b'{"index":3}]}'
+        b'{"index":3,"devices":[{"containers":['
+        b'{"namespace":"team","pod":"train","container":"main"},{"namespace":"team","pod":"notebook","container":"main"},'
+        b'{"namespace":"a","pod":"b","container":"c"},{"namespace":"a","pod":"d","container":"c"}]}]}]}'
     )
     found = read_usage(earlier, "agent")
-    gpus = (usagereport.GpuReport(index=2, contention=slow), usagereport.GpuReport(index=3))
+    names = (("team", "train", "main"), ("team", "notebook", "main"), ("a", "b", "c"), ("a", "d", "c"))
+    containers = tuple(usagereport.ContainerReport(namespace=n, pod=p, container=c) for n, p, c in names)
+    other = usagereport.GpuReport(index=3, devices=(usagereport.DeviceReport(containers=containers),))
+    gpus = (usagereport.GpuReport(index=2, contention=slow), other)
     assert found == UsageReport(node="n1", age_s=3.0, gpus=gpus)
 
 
