@@ -1,8 +1,10 @@
 """Reports of agents over HTTP."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import anyio
 import pytest
 
 from builders.usagereports import REPORT
@@ -57,3 +59,23 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
 def test_the_port_is_that_of_the_chart_where_none_is_given() -> None:
     urls: list[Any] = [real._url(each) for each in ("n1", "http://n1/", "n1:80", "[::1]:7")]
     assert urls == ["http://n1:9400", "http://n1:9400", "http://n1:80", "http://[::1]:7"]
+
+
+@pytest.mark.anyio
+async def test_an_agent_that_accepts_and_never_answers_delays_the_others_once() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with (
+        serving_metrics(MetricsPort(port=0), bytes, lambda: write_usage(REPORT)) as port,
+        await asyncio.start_server(silent, "127.0.0.1", 0) as server,
+    ):
+        addresses = [f"127.0.0.1:{each}" for each in (port, server.sockets[0].getsockname()[1])]
+        usages = HttpUsage(addresses, deadline_s=3.0)
+        first = await usages.read()
+        assert (first.reports, len(first.silent)) == ((REPORT,), 1)
+        for _ in range(3):
+            with anyio.fail_after(2.0):
+                assert str(await usages.read()) == str(first)
+        await usages.close()

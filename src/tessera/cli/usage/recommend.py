@@ -101,23 +101,23 @@ def _table(shown: Sequence[Recommendation], columns: int) -> RenderableType:
     return table
 
 
-def _container(each: Recommendation) -> str:
-    return clean(f"{each.namespace}/{each.pod}/{each.container}")
+def _container(row: Recommendation) -> str:
+    return clean(f"{row.namespace}/{row.pod}/{row.container}")
 
 
-def _usage(each: Recommendation) -> tuple[str, ...]:
+def _usage(row: Recommendation) -> tuple[str, ...]:
     """Return what it was allocated, what it used, for how long that was known, and the verdict."""
-    percent = "-" if each.mean_percent is None else f"{each.mean_percent:.0f}"
-    amounts = ("-" if mib is None else gib(mib) for mib in (each.allocated_mib, each.peak_mib))
-    return *amounts, percent, _duration(each.observed_s), each.verdict.value
+    percent = "-" if row.mean_percent is None else f"{row.mean_percent:.0f}"
+    amounts = ("-" if mib is None else gib(mib) for mib in (row.allocated_mib, row.peak_mib))
+    return *amounts, percent, _duration(row.observed_s), row.verdict.value
 
 
-def _fits(each: Recommendation) -> str:
-    return f"{each.fits} (load unknown)" if each.load_unknown else each.fits
+def _fits(row: Recommendation) -> str:
+    return f"{row.fits} (load unknown)" if row.load_unknown else row.fits
 
 
-def _frees(each: Recommendation) -> str:
-    return gib(each.saved_mib) if each.saved_mib else ""
+def _frees(row: Recommendation) -> str:
+    return gib(row.saved_mib) if row.saved_mib else ""
 
 
 async def _rows(given: _Given) -> list[Recommendation]:

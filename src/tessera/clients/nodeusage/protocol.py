@@ -1,8 +1,6 @@
 """The interface of GPU usage reports."""
 
-import asyncio
-from collections.abc import Awaitable, Iterable
-from typing import Protocol, Self
+from typing import Protocol
 
 import msgspec
 
@@ -26,16 +24,6 @@ class NodeReports(msgspec.Struct, frozen=True):
     silent: tuple[Unavailable, ...] = ()
     """Why an agent does not answer, or not with a report of its node."""
 
-    @classmethod
-    async def gathered(cls, answers: Iterable[Awaitable[UsageReport]]) -> Self:
-        """Wait for all answers; an `Unavailable` is of an agent that does not answer."""
-        found = await asyncio.gather(*answers, return_exceptions=True)
-        for each in found:
-            if isinstance(each, BaseException) and not isinstance(each, Unavailable):
-                raise each
-        reports = sorted((each for each in found if isinstance(each, UsageReport)), key=lambda each: each.node)
-        return cls(tuple(reports), tuple(each for each in found if isinstance(each, Unavailable)))
-
     def some(self) -> tuple[UsageReport, ...]:
         """Return the reports.
 
@@ -49,10 +37,10 @@ class NodeReports(msgspec.Struct, frozen=True):
 
 
 class UsageSource(Protocol):
-    """The agents of some nodes."""
+    """The agents of some nodes, read again and again, once at a time."""
 
     async def read(self) -> NodeReports:
-        """Return the report of each agent that answers.
+        """Return the report of each agent that answers; one that did not at the last read delays it little.
 
         Raises:
             Unavailable: no agent can be asked.

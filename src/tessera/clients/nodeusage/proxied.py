@@ -1,6 +1,7 @@
 """Reports of a cluster's agents, through its API server."""
 
 import asyncio
+from functools import partial
 
 import msgspec
 
@@ -10,6 +11,7 @@ from tessera.api.tessera.usage.usagejson import read_usage
 from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.clients.kube import PODS, Forbidden, Kube, Object, Selection, annotations_of, name_of
 from tessera.clients.nodeusage.protocol import METRICS_PORT, MOST_BYTES, NodeReports
+from tessera.clients.nodeusage.reading import AgentReads
 from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import InvalidInput, Unavailable, shown
 
@@ -20,7 +22,6 @@ _AGENTS = Selection(
 )
 _SCHEME = "prometheus.io/scheme"
 """Annotation of a pod with metrics over TLS, as in common scrape configurations of Prometheus."""
-_AT_ONCE = 32
 _LOG = f"see kubectl describe pod and kubectl logs of it, in {NAMESPACE}"
 _HINT = f"run kubectl -n tessera-system port-forward POD {METRICS_PORT}, then --agent 127.0.0.1:{METRICS_PORT}"
 
@@ -40,7 +41,7 @@ class ProxiedUsage:
         self._kube = kube
         of_node = () if node is None else (("spec.nodeName", node),)
         self._agents = msgspec.structs.replace(_AGENTS, fields=of_node)
-        self._turns, self._reading = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
+        self._reads, self._reading = AgentReads(), asyncio.Lock()
 
     async def read(self) -> NodeReports:
         """Return the report of each agent."""
@@ -51,7 +52,7 @@ class ProxiedUsage:
         pods = [each for each in found if not is_terminating(each)]
         if not pods:
             raise Unavailable("agents", found="no agent pod exists", hint=f"install the agents, or {_HINT}")
-        return await NodeReports.gathered(map(self._ask, pods))
+        return await self._reads.read({name_of(each)[1]: partial(self._ask, each) for each in pods})
 
     async def _ask(self, pod: Object) -> UsageReport:
         namespace, name = name_of(pod)
@@ -61,13 +62,12 @@ class ProxiedUsage:
             where = f" on node {on}" if on else ""
             raise Unavailable(subject, found=f"its pod{where} is not ready", hint=_LOG)
         try:
-            async with self._turns:
-                tls = annotations_of(pod).get(_SCHEME) == "https"
-                answer = await self._kube.ask_pod(
-                    name, namespace, port=METRICS_PORT, path="usage", most=MOST_BYTES, tls=tls
-                )
-                async with self._reading:  # in one thread, so that a server's other requests are answered meanwhile
-                    report = await asyncio.to_thread(read_usage, answer, subject)
+            tls = annotations_of(pod).get(_SCHEME) == "https"
+            answer = await self._kube.ask_pod(
+                name, namespace, port=METRICS_PORT, path="usage", most=MOST_BYTES, tls=tls
+            )
+            async with self._reading:  # in one thread, so that a server's other requests are answered meanwhile
+                report = await asyncio.to_thread(read_usage, answer, subject)
         except Forbidden as error:
             raise _lacking(subject, error) from error
         except (InvalidInput, Unavailable) as error:
@@ -79,6 +79,7 @@ class ProxiedUsage:
 
     async def close(self) -> None:
         """End all connections."""
+        await self._reads.close()
         await self._kube.close()
 
 

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 from urllib.parse import urlsplit
 
 from tessera.api.tessera.usage.usagejson import read_usage
 from tessera.clients.connections import Broken, Connections, Unreachable, reached
 from tessera.clients.nodeusage.protocol import METRICS_PORT, MOST_BYTES, NodeReports
+from tessera.clients.nodeusage.reading import AgentReads
 from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import InvalidInput, Unavailable, shown
 
@@ -33,10 +35,11 @@ class HttpUsage:
     def __init__(self, addresses: Iterable[str], deadline_s: float = 10.0) -> None:
         self._deadline_s = deadline_s
         self._agents = {address: Connections(reached(_url(address)), None) for address in addresses}
+        self._reads = AgentReads()
 
     async def read(self) -> NodeReports:
         """Return the report of each agent."""
-        return await NodeReports.gathered(self._ask(address, each) for address, each in self._agents.items())
+        return await self._reads.read({name: partial(self._ask, name, each) for name, each in self._agents.items()})
 
     async def _ask(self, address: str, connections: Connections) -> UsageReport:
         subject = f"agent {address}"
@@ -57,6 +60,7 @@ class HttpUsage:
 
     async def close(self) -> None:
         """End all connections."""
+        await self._reads.close()
         await asyncio.gather(*(each.close() for each in self._agents.values()))
 
 

@@ -1,0 +1,204 @@
+"""Reads of several agents: one that does not answer delays the others once, and no report is of an earlier read."""
+
+import asyncio
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.usagereports import REPORT
+from tessera.clients.nodeusage import NodeReports
+from tessera.clients.nodeusage.reading import AgentReads
+from tessera.core.usage.usagereport import UsageReport
+from tessera.errors import Unavailable
+
+pytestmark = pytest.mark.anyio
+AWAY = Unavailable("agent b", found="no answer", hint="try again")
+SOON_S = 5.0
+"""Much longer than a read that waits for nobody, much shorter than for ever."""
+
+
+class Agent:
+    """Answers with what it is told, at once or when that is there."""
+
+    def __init__(self, answer: UsageReport | Exception) -> None:
+        self.answer = answer
+        self.ready = asyncio.Event()
+        self.ready.set()
+        self.asked = 0
+
+    async def __call__(self) -> UsageReport:
+        self.asked += 1
+        await self.ready.wait()
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+async def read(reads: AgentReads, agents: dict[str, Agent]) -> NodeReports:
+    with anyio.fail_after(SOON_S):
+        return await reads.read(agents)
+
+
+async def test_reports_are_sorted_by_node_and_the_silent_are_named() -> None:
+    first = UsageReport(node="a")
+    found = await AgentReads().read({"n1": Agent(REPORT), "b": Agent(AWAY), "a": Agent(first)})
+    assert found == NodeReports((first, REPORT), (AWAY,))
+    assert found.some() == (first, REPORT)
+
+
+@pytest.mark.parametrize("before", [REPORT, AWAY])
+async def test_a_defect_is_no_silence(before: UsageReport | Exception) -> None:
+    """Of an agent that answered at the last read, and of one that did not."""
+    reads, away, agent = AgentReads(), Agent(AWAY), Agent(before)
+    await reads.read({"away": away, "agent": agent})
+    agent.answer = ZeroDivisionError()
+    with pytest.raises(ZeroDivisionError):
+        await reads.read({"away": away, "agent": agent})
+    await reads.close()
+
+
+async def test_one_that_does_not_answer_delays_the_others_once() -> None:
+    reads, good, bad = AgentReads(grace_s=0.0), Agent(REPORT), Agent(AWAY)
+    agents = {"bad": bad, "good": good}
+    await reads.read(agents)
+    bad.ready.clear()
+    for number in range(3):
+        assert await read(reads, agents) == NodeReports((REPORT,), (AWAY,))
+        assert (good.asked, bad.asked) == (number + 2, 2), "it is asked again only when its request has ended"
+    await reads.close()
+
+
+async def test_an_answer_that_arrives_while_others_are_read_is_used() -> None:
+    reads, good, bad = AgentReads(grace_s=0.0), Agent(REPORT), Agent(AWAY)
+    agents = {"bad": bad, "good": good}
+    await reads.read(agents)
+    bad.ready.clear()
+    good.ready.clear()
+    reading = asyncio.create_task(reads.read(agents))
+    await anyio.wait_all_tasks_blocked()
+    bad.answer = UsageReport(node="b")
+    bad.ready.set()
+    await anyio.wait_all_tasks_blocked()
+    good.ready.set()
+    assert await reading == NodeReports((bad.answer, REPORT))
+
+
+async def test_an_answer_between_two_reads_is_too_old_and_its_agent_is_waited_for_again() -> None:
+    reads, bad = AgentReads(grace_s=0.0), Agent(AWAY)
+    agents = {"bad": bad}
+    await reads.read(agents)
+    bad.ready.clear()
+    assert await read(reads, agents) == NodeReports(silent=(AWAY,))
+    bad.answer = UsageReport(node="old")
+    bad.ready.set()
+    await anyio.wait_all_tasks_blocked()
+    bad.answer = UsageReport(node="new")
+    assert await read(reads, agents) == NodeReports((bad.answer,))
+
+
+async def test_the_reason_is_the_newest() -> None:
+    reads, bad = AgentReads(grace_s=0.0), Agent(AWAY)
+    await reads.read({"bad": bad})
+    bad.ready.clear()
+    await read(reads, {"bad": bad})
+    bad.answer = Unavailable("agent b", found="HTTP 500", hint="try again")
+    bad.ready.set()
+    await anyio.wait_all_tasks_blocked()
+    bad.ready.clear()
+    assert await read(reads, {"bad": bad}) == NodeReports(silent=(bad.answer,))
+    await reads.close()
+
+
+async def test_an_agent_that_answers_again_within_the_grace_is_read_at_once() -> None:
+    reads, bad = AgentReads(grace_s=SOON_S), Agent(AWAY)
+    await reads.read({"bad": bad})
+    bad.answer = REPORT
+    assert await read(reads, {"bad": bad}) == NodeReports((REPORT,))
+
+
+async def test_agents_that_do_not_answer_take_no_turn_of_the_others() -> None:
+    silent = {f"bad-{number}": Agent(AWAY) for number in range(100)}
+    reads, agents = AgentReads(grace_s=0.0), {**silent, "good": Agent(REPORT)}
+    await reads.read(agents)
+    for each in silent.values():
+        each.ready.clear()
+    for _ in range(3):
+        assert (await read(reads, agents)).reports == (REPORT,)
+    assert sum(each.asked for each in silent.values()) == 100 + 16
+    await reads.close()
+
+
+@pytest.mark.parametrize("end", ["close", "gone"])
+async def test_a_request_in_the_background_ends_with_its_agent_and_with_the_source(end: str) -> None:
+    reads, bad = AgentReads(grace_s=0.0), Agent(AWAY)
+    await reads.read({"bad": bad, "other": Agent(AWAY)})
+    bad.ready.clear()
+    others = len(asyncio.all_tasks())
+    await read(reads, {"bad": bad})
+    assert len(asyncio.all_tasks()) == others + 1
+    if end == "close":
+        await reads.close()
+    else:
+        assert await read(reads, {}) == NodeReports()
+        await asyncio.sleep(0)
+    assert len(asyncio.all_tasks()) == others
+
+
+async def test_a_read_that_is_cancelled_leaves_no_request() -> None:
+    reads, agent = AgentReads(), Agent(REPORT)
+    agent.ready.clear()
+    others = len(asyncio.all_tasks())
+    with anyio.move_on_after(0.01):
+        await reads.read({"agent": agent})
+    assert len(asyncio.all_tasks()) == others
+
+
+class Stamped:
+    """An agent whose report says when it was asked and when it answered, as numbers of reads."""
+
+    def __init__(self) -> None:
+        self.behavior = "answers"
+        self.read = 0
+        self.asked = list[int]()
+        self.released = asyncio.Event()
+
+    async def __call__(self) -> UsageReport:
+        self.asked.append(self.read)
+        if self.behavior == "hangs":
+            await self.released.wait()
+        if self.behavior == "away":
+            raise AWAY
+        return UsageReport(node="n", age_s=float(self.read))
+
+
+BEHAVIORS = st.sampled_from(["answers", "away", "hangs"])
+
+
+@given(st.lists(st.lists(BEHAVIORS, min_size=3, max_size=3), min_size=1, max_size=12))
+def test_law_each_agent_is_in_one_place_with_a_report_of_this_read(steps: list[list[str]]) -> None:
+    """And who answered at the last read is asked at this one: nobody is left out because of somebody else."""
+    asyncio.run(_law(steps))
+
+
+async def _law(steps: list[list[str]]) -> None:
+    agents = {name: Stamped() for name in "abc"}
+    reads, silent = AgentReads(grace_s=0.0), set[str]()
+    for number, behaviors in enumerate(steps):
+        for (name, agent), behavior in zip(agents.items(), behaviors, strict=True):
+            agent.behavior = "away" if behavior == "hangs" and name not in silent else behavior
+            agent.read = number
+            if agent.behavior != "hangs":
+                agent.released.set()  # whoever hung answers before the read, or during it
+                agent.released = asyncio.Event()
+        if number % 2:
+            await anyio.wait_all_tasks_blocked()
+        found = await read(reads, agents)  # type: ignore[arg-type]
+        assert len(found.reports) + len(found.silent) == len(agents)
+        assert {each.age_s for each in found.reports} <= {float(number)}
+        for name, agent in agents.items():
+            if name not in silent:
+                assert agent.asked[-1] == number
+        silent = set(reads._silent)
+    await reads.close()
