@@ -65,7 +65,7 @@ FLOORS = {
     "drop_pod": 1.0,
     "choose": 3.0,
     "put_node": 4.0,
-    "drop_node": 2.0,
+    "drop_node": 1.0,
 }
 """The most references that a call may take on the larger fleet."""
 GROWTH = 4.5

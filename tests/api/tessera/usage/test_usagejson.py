@@ -77,6 +77,16 @@ def test_what_slows_a_gpu_is_read_of_earlier_agents_too() -> None:
     assert found == UsageReport(node="n1", age_s=3.0, gpus=gpus)
 
 
+def test_memory_that_a_container_is_allocated_is_read_of_earlier_agents_too() -> None:
+    """`grantedMib` was the name."""
+    containers = (
+        b'[{"namespace":"a","pod":"b","container":"c","grantedMib":7},'
+        b'{"namespace":"a","pod":"d","container":"c","grantedMib":7,"allocatedMib":8}]'
+    )
+    found = read_usage(b'{"node":"n1","gpus":[{"index":2,"devices":[{"containers":' + containers + b"}]}]}", "agent")
+    assert [each.allocated_mib for each in found.gpus[0].devices[0].containers] == [7, 8]
+
+
 def test_what_slows_a_pod_has_its_gpu() -> None:
     given = usagereport.PodContention(gpu=0, cause="saturated", evenly=("a/b/c", "a/d/c"))
     want = {"gpu": 0, "cause": "saturated", "evenly": ("a/b/c", "a/d/c")}

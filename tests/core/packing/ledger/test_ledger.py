@@ -1,18 +1,15 @@
 """The ledger case by case: reasons, conflicts, reservations, scores, learning, and what it forgets."""
 
-from collections.abc import Sequence
-
 import msgspec
 import pytest
 
 from builders.fleets import A30, A100, T4, amount, gpu, node, slices
 from builders.ledgerentries import entry
-from builders.shares import mig_share, share
+from builders.shares import share
 from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.ledger import ImpossibleShares, Ledger, LedgerEntry
-from tessera.core.packing.pack import POLICIES
 from tessera.core.workload.need import Ask, Form, Isolation, Need
 
 WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
@@ -362,33 +359,6 @@ def test_a_node_put_as_it_was_changes_nothing() -> None:
     ledger.put_node(msgspec.structs.replace(spec, max_pods=10))
     assert ledger.free_resources("n")[2] == 9
     assert not ledger.fits(amount(1_000), "n")
-
-
-@pytest.mark.parametrize("policy", [each for each in POLICIES if each != "random"])
-def test_a_layout_that_is_gone_changes_no_score_and_serves_again_once_it_is_back(policy: str) -> None:
-    need = amount(9_000, Isolation.HARDWARE)
-    cut, empty = (node("a", gpu(0, A100, sharing)) for sharing in (Sharing(layout=FIXED.layout), Sharing()))
-    other = node("b", gpu(0, A100))
-    pods = [entry(name, mig_share(0, "1g.5gb", start), on=name) for name, start in (("a", 0), ("b", 4))]
-
-    def of(*nodes: Node, pods: Sequence[LedgerEntry]) -> Ledger:
-        ledger = Ledger(policy, mix=((need, 1), (amount(4_000, Isolation.HARDWARE), 1)))
-        for each in nodes:
-            ledger.put_node(each)
-        for pod in pods:
-            ledger.put_pod(pod)
-        return ledger
-
-    def answers(ledger: Ledger) -> object:
-        return ledger.scores(need, ["a", "b"]), ledger.choose(need, "a"), ledger.choose(need, "b")
-
-    ledger = of(cut, other, pods=pods[1:])
-    ledger.put_node(empty)
-    ledger.put_pod(pods[0])
-    assert answers(ledger) == answers(of(empty, other, pods=pods))
-    ledger.drop_pod(pods[0].id)
-    ledger.put_node(cut)
-    assert answers(ledger) == answers(of(cut, other, pods=pods[1:]))
 
 
 def test_states_of_nodes_without_end_are_forgotten() -> None:

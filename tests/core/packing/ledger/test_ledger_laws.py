@@ -1,15 +1,19 @@
 """Laws of the ledger on small worlds of all modes and ask forms, against a judge written independently."""
 
+import itertools
+import random
 from collections.abc import Iterable, Sequence
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.mixedclusters import Judge, World, legal, nodes_of, worlds
+from builders.mixedclusters import ASKS, GPU_KINDS, Judge, World, legal, nodes_of, worlds
 from builders.shares import whole
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share
-from tessera.core.gpu.sharing import Mode
+from tessera.core.gpu.gpumodels import GpuModel
+from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.fit import Fleet
 from tessera.core.packing.ledger import Ledger, LedgerEntry, LedgerKey
 from tessera.core.packing.pack import POLICIES, Choice, Packer
@@ -116,6 +120,37 @@ def test_any_order_of_puts_and_drops_equals_a_fresh_ledger_of_the_final_objects(
     for each in [*reversed(every[len(nodes) :]), *every[: len(nodes)]]:
         apply(turned, each)
     assert answers(turned, kinds, names) == answers(fresh, kinds, names)
+
+
+@pytest.mark.parametrize("policy", [name for name in POLICIES if name != "random"])
+def test_types_of_gpus_that_come_and_go_change_no_answer(policy: str) -> None:
+    """Each kind of GPU gives way to each other and comes back, on a node beside two that stay."""
+    needs = [Need(cpu_milli=1_000, asks=asks) for asks in ASKS]
+    mix = tuple((need, 3) for need in needs if need.asks)
+    rng = random.Random(policy)
+    pairs = list(itertools.permutations(GPU_KINDS, 2))
+    for former, later in rng.sample(pairs, 12):
+        beside, stays = rng.choices(GPU_KINDS, k=2)
+        others = (node_of("b", beside, stays), node_of("c", stays))
+        first, second = node_of("a", former, beside), node_of("a", later, beside)
+        lived = Ledger(policy, mix=mix)
+        for node in (first, *others):
+            lived.put_node(node)
+        answers(lived, needs, "abc")
+        for node in (second, first, second):
+            lived.put_node(node)
+            fresh = Ledger(policy, mix=mix)
+            for each in (node, *others):
+                fresh.put_node(each)
+            assert answers(lived, needs, "abc") == answers(fresh, needs, "abc"), (former, later, beside, stays)
+
+
+def node_of(name: str, *kinds: tuple[GpuModel, Sharing]) -> Node:
+    gpus = (
+        Gpu(index=i, model=model, memory_mib=model.memory_mib, sharing=sharing)
+        for i, (model, sharing) in enumerate(kinds)
+    )
+    return Node(name=NodeName(name), cpu_milli=64_000, memory_mib=64_000, gpus=tuple(gpus))
 
 
 @settings(max_examples=40, deadline=None)

@@ -35,6 +35,12 @@ def test_unchanged_files_are_kept_by_etag_or_checksum() -> None:
     assert again.identity != plan.identity
 
 
+def test_a_sync_is_resumed_under_the_name_that_earlier_versions_gave_it() -> None:
+    """Otherwise what was fetched before an upgrade would be fetched again."""
+    listing = (StoredObject("a", 1, "e1"), StoredObject("b/c", 2, "e2", "md5:x", ranges=False))
+    assert plan_sync(listing, "s3://m", {}).identity == "153b365a3008a55e0c6721faa14b1230"
+
+
 def test_a_crc32c_recognizes_a_file_under_its_own_name_alone() -> None:
     old = Manifest("gs://b", (ModelFile("a", 3, ("0" * 64,), "17", "crc32c:e3069283"),))
     same, other = StoredObject("a", 3, "18", "crc32c:e3069283"), StoredObject("b", 3, "1", "crc32c:e3069283")

@@ -106,7 +106,17 @@ class _EarlierContention(ContentionFields, frozen=True, kw_only=True):
     """Name of `causedBy` in reports of earlier agents: nodes are upgraded one after the other."""
 
 
+class _ReadContainer(ContainerUsageFields, frozen=True, kw_only=True):
+    granted_mib: int | None = None
+    """Name of `allocatedMib` there."""
+
+
+class _ReadDevice(DeviceUsageFields, frozen=True, kw_only=True):
+    containers: tuple[_ReadContainer, ...] = ()
+
+
 class _ReadGpu(GpuUsageFields, frozen=True, kw_only=True):
+    devices: tuple[_ReadDevice, ...] = ()
     noise: tuple[_EarlierContention, ...] = ()
     """Name of `contention` there."""
 
@@ -177,4 +187,14 @@ def read_usage(text: bytes, subject: str) -> UsageReport:
 
 def _with_present_names(gpu: _ReadGpu) -> _ReadGpu:
     earlier = tuple(msgspec.structs.replace(each, caused_by=each.caused_by or each.drivers) for each in gpu.noise)
-    return msgspec.structs.replace(gpu, contention=gpu.contention or earlier)
+    devices = tuple(
+        msgspec.structs.replace(device, containers=tuple(map(_with_allocated, device.containers)))
+        for device in gpu.devices
+    )
+    return msgspec.structs.replace(gpu, devices=devices, contention=gpu.contention or earlier)
+
+
+def _with_allocated(container: _ReadContainer) -> _ReadContainer:
+    if container.allocated_mib is not None:
+        return container
+    return msgspec.structs.replace(container, allocated_mib=container.granted_mib)

@@ -1,5 +1,6 @@
 """The fleet as numpy arrays: the free resources of every node and GPU, changed in place by taking and giving shares."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -23,7 +24,6 @@ PODS: Final = 2
 OPEN, UNHEALTHY, CLOSED = range(3)
 """The last is a GPU that is closed to new pods for another reason: its records conflict, or others decide about it."""
 _AMOUNT_BITS: Final = tuple(MODE_BIT[mode] for mode in AMOUNT_MODES)
-
 _OF_GPUS: Final = ("kind", "serves", "memory_left", "compute_left", "remaining", "used", "clients", "closed")
 """Arrays of one number a GPU."""
 
@@ -89,6 +89,7 @@ class Fleet:
         self._created: dict[tuple[int, int], tuple[Placement, ...]] = {}
         self.classes: dict[DeviceClass, int] = {}
         self.kind: Ints = self._types.all_of(gpus, max(map(len, gpus), default=0))
+        self._counts = Counter(self.kind.ravel().tolist())
         self.serves, self.memory_left, self.compute_left = (np.zeros_like(self.kind) for _ in range(3))
         self.remaining, self.used, self.clients, self.closed = (np.zeros_like(self.kind) for _ in range(4))
         self.amounts: Ints = np.zeros((len(AMOUNT_MODES), *self.kind.shape), dtype=np.int64)
@@ -104,14 +105,12 @@ class Fleet:
     @property
     def census(self) -> Ints:
         """How many GPUs of each type there are, `(types,)`, the absent one 0."""
-        counts = np.bincount(self.kind.ravel(), minlength=len(self.types)).astype(np.int64)
-        counts[0] = 0
-        return counts
+        return np.array([0, *(self._counts[kind] for kind in range(1, len(self.types)))], dtype=np.int64)
 
     @property
     def present(self) -> list[int]:
-        """The types that GPUs have now, in order; others had theirs replaced."""
-        return self.census.nonzero()[0].tolist()
+        """The types that there are GPUs of now, in order."""
+        return [kind for kind in range(1, len(self.types)) if self._counts[kind]]
 
     def put(self, node: Node) -> bool:
         """Put a node in place of the one of its name, or as a new one; return whether its GPUs are free.
@@ -186,12 +185,12 @@ class Fleet:
 
     def _rewire(self, column: int, index: tuple[int, ...], kinds: Sequence[int]) -> None:
         """Give a column other GPUs, all free."""
-        types = self.present
+        changed = self._count_types(self.kind[:, column].tolist(), kinds)
         self.gpu_index[column] = index
         self._column[column] = {gpu: row for row, gpu in enumerate(index)}
         self.kind[:, column] = kinds
         self.rewired.append(column)
-        if len(self.rewired) > _REWIRED or self.present != types:
+        if len(self.rewired) > _REWIRED or changed:
             self.rewired = []
             self.shape += 1
         for row in range(len(kinds)):
@@ -199,6 +198,14 @@ class Fleet:
             self._larger.pop((row, column), None)
             self._created.pop((row, column), None)
         self._reset(slice(column, column + 1))
+
+    def _count_types(self, former: Sequence[int], kinds: Sequence[int]) -> bool:
+        """Count GPUs that take others' place; return whether one is the first of its type, or was the last."""
+        concerned = {*former, *kinds} - {0}
+        present = [kind for kind in concerned if self._counts[kind]]
+        self._counts.subtract(former)
+        self._counts.update(kinds)
+        return present != [kind for kind in concerned if self._counts[kind]]
 
     def _reset(self, nodes: slice) -> None:
         """Make the GPUs of nodes free."""
