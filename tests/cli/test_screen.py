@@ -37,8 +37,8 @@ def test_a_screen_shows_frames_and_why_there_is_no_newer_one(
         assert said.index("out of date: list pods") < said.index("out of date: list nodes")
         return
     words = (
+        *(("waiting for the cluster",) if terminal else ()),
         "out of date: list pods",
-        "waiting for the cluster",
         f"{len(cluster.pods)} pods",
         "out of date: list nodes",
     )
@@ -47,3 +47,17 @@ def test_a_screen_shows_frames_and_why_there_is_no_newer_one(
     assert positions[0] >= 0
     if not terminal:
         assert f"{len(cluster.pods)} pods {'x' * 80}\n" in got, "a line that is piped is not broken"
+
+
+@pytest.mark.parametrize("height", [1, 5, 20])
+def test_the_last_frame_is_cut_to_the_terminal_as_all_are(height: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    console = Console(width=40, height=height, force_terminal=True, color_system=None)
+    with Screen(console, Text) as screen:
+        screen.show("\n".join(f"line {number}" for number in range(100)))
+        with console.capture() as capture:
+            screen.__exit__()
+    last = capture.get()
+    assert last.count("line ") == height - 1
+    assert ("line 0" in last) == (height > 1)
+    assert "…" in last

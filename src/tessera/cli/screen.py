@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import Generic, Self, TypeVar
 
 import click
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
+from rich.segment import Segment
 from rich.text import Text
 
 __all__ = ["Screen"]
@@ -33,6 +34,7 @@ class Screen(Generic[Shown]):
         """Take over the terminal."""
         if self._live is not None:
             self._live.start()
+            self._draw(self._frame)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -54,6 +56,23 @@ class Screen(Generic[Shown]):
 
     def _draw(self, frame: RenderableType) -> None:
         if self._live is not None:
-            self._live.update(frame, refresh=True)
+            self._live.update(_Cut(frame), refresh=True)
         else:
             self._console.print(frame, soft_wrap=isinstance(frame, Text))
+
+
+class _Cut:
+    """What fits into the terminal of a frame, with an ellipsis for the rest: also of the last one, unlike by `Live`."""
+
+    def __init__(self, frame: RenderableType) -> None:
+        self._frame = frame
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw its first lines."""
+        lines, most = console.render_lines(self._frame, options, pad=False), options.size.height
+        if len(lines) > most:
+            lines = [*lines[: most - 1], [Segment("…")]]
+        for number, line in enumerate(lines):
+            if number:
+                yield Segment.line()
+            yield from line

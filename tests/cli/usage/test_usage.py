@@ -13,6 +13,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -27,6 +28,8 @@ from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuRep
 
 HOSTILE = UsageReport(node="[red]n2\x1b[31m", gpus=(GpuReport(index=0, model="[bold]", lost=True),))
 EMPTY = UsageReport(node="n3")
+TERMINAL_S = 120.0
+"""Until a terminal shows what a test waits for, and until the program in it has ended."""
 
 
 @pytest.fixture
@@ -231,11 +234,13 @@ def in_terminal(rows: int, columns: int, arguments: list[str], until: str) -> st
     environment["TERM"] = "xterm"
     with subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=environment) as running:
         os.close(follower)
-        text = ""
-        while text.count(until) < 3 and (select.select([leader], [], [], 60)[0]):
+        text, end_s = "", monotonic() + TERMINAL_S
+        while text.count(until) < 3 and select.select([leader], [], [], max(end_s - monotonic(), 0.0))[0]:
             text += os.read(leader, 1 << 16).decode(errors="replace")
         running.send_signal(signal.SIGINT)
         while running.poll() is None:
+            if monotonic() > end_s + TERMINAL_S:
+                running.kill()
             if select.select([leader], [], [], 0.1)[0]:
                 with contextlib.suppress(OSError):
                     os.read(leader, 1 << 16)

@@ -107,6 +107,18 @@ async def test_pending_pods_lead_to_their_namespace_and_problems_to_their_gpus()
         assert await tab.violations() == []
 
 
+async def test_the_link_of_a_total_shows_all_that_it_counts() -> None:
+    """It counts the whole fleet, so it clears the other filters; what colors mean stays."""
+    async with opened(await fleet(16), metrics=Judged()) as (tab, url):
+        await tab.open(f"{url}?namespace=ml&model=other&node=n000&color=workload")
+        slow = "document.querySelector('#totals [href=\"?state=slow\"]')"
+        await tab.until(f"{DRAWN} && {slow}")
+        assert await tab.run(SHOWN) == 0
+        await tab.run(f"{slow}.click()")
+        assert await tab.run(f"[location.search, {SHOWN}]") == ["?state=slow&color=workload", 1]
+        assert tab.console == []
+
+
 async def test_a_deep_link_scrolls_to_its_gpu_and_a_pointed_one_has_a_tooltip() -> None:
     async with opened(await fleet(1000)) as (tab, url):
         await tab.open(f"{url}?gpu=n110/3", width=1600, height=1000)

@@ -187,8 +187,8 @@ function choose(gpu) {
   if (!gpu && former) by("fleet").querySelector(`[data-gpu="${CSS.escape(former)}"]`)?.focus();
 }
 
-// Follows a link within the page: to a GPU, or to what a filter leaves.
-function go(query) {
+// Follows a link within the page: to a GPU, or to what a filter leaves; of the whole fleet, or of what is shown.
+function go(query, { ofAll }) {
   if (query.has("gpu")) {
     selected = unseen = query.get("gpu");
     if (mosaic.reveal(selected)) unseen = "";
@@ -196,7 +196,7 @@ function go(query) {
     drawPanels();
     by("details").scrollTop = 0;
   } else {
-    for (const name of FILTERS) filters[name] = query.get(name) ?? filters[name];
+    for (const name of FILTERS) filters[name] = query.get(name) ?? (ofAll && name !== "color" ? "" : filters[name]);
     draw();
   }
   writeAddress({ step: true });
@@ -314,7 +314,7 @@ document.addEventListener("click", (event) => {
   const followed = event.target.closest('a[href^="?"]');
   if (!followed || event.button || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
-  go(new URLSearchParams(followed.getAttribute("href")));
+  go(new URLSearchParams(followed.getAttribute("href")), { ofAll: by("totals").contains(followed) });
 });
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && selected) choose("");
