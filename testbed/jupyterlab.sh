@@ -21,3 +21,9 @@ trap "rm -rf -- '$work'" EXIT
 (cd -- "$work" && { apt-get download -qq -o APT::Sandbox::User=root libsqlite3-0 2>/dev/null || { apt-get update -qq && apt-get download -qq -o APT::Sandbox::User=root libsqlite3-0; }; })
 dpkg-deb --fsys-tarfile "$work"/libsqlite3-0_*.deb | tar -x -C "$out" --keep-directory-symlink --wildcards './usr/lib/*/libsqlite3.so*'
 ln -s dash "$out/usr/bin/bash"
+# The usual small programs, of which `tessera run --code` needs tar and gzip: Debian's busybox-static, which a testbed has.
+busybox=$(PATH=/usr/bin:/bin command -v busybox) || { echo "no busybox: apt-get install busybox-static" >&2; exit 1; }
+cp -- "$busybox" "$out/usr/bin/busybox"
+for name in $("$busybox" --list); do
+  [ -e "$out/usr/bin/$name" ] || [ -L "$out/usr/bin/$name" ] || ln -s busybox "$out/usr/bin/$name"
+done

@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from judges.dashboards import DASHBOARDS, NVIDIA_DASHBOARD, queries
 from tessera.sim.report.style import MUTED, end_labels, figure, plain, render, titles
-from test_dashboards import DASHBOARDS, NVIDIA_DASHBOARD, queries
 from testbed.cluster import Cluster
 
 if TYPE_CHECKING:

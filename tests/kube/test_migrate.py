@@ -17,7 +17,7 @@ from rich.console import Console
 
 from kube.otherplugins import OtherPlugins
 from kube.pods import busybox, create, phase, remove, until_allocatable
-from kube.walking import Walk, chart_values, delete, without_tessera
+from kube.walkthrough.page import Walk, chart_values, delete, without_tessera
 from tessera.sim.nvmlsim import Machine, library
 from testbed.__main__ import building
 from testbed.cluster import Cluster, Desired

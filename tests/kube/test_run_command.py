@@ -241,8 +241,11 @@ _SEEN = "import glob; print(6 * 7, *glob.glob('/dev/nvidia[0-9]'))"
 
 
 @pytest.mark.long
-def test_jupyterlab_itself_runs_code_on_half_a_gpu(whole_cluster: Cluster) -> None:
-    """In the image of `scripts/testbed up --notebooks`: who has the token runs code in a kernel, others do not."""
+def test_jupyterlab_itself_runs_code_on_half_a_gpu(whole_cluster: Cluster, tmp_path: Path) -> None:
+    """In the image of `scripts/testbed up --notebooks`: who has the token runs code in a kernel, others do not.
+
+    It has what `--code` needs, so that all that docs/get-started.md shows works in its one environment.
+    """
     whole_cluster.nodes[0].import_image(jupyterlab_image(lambda _: None))
     with user_of(whole_cluster) as user:
         options = (f"--namespace={NAMESPACE}", f"--image={JUPYTERLAB}", "--gpu-memory=20")
@@ -261,6 +264,10 @@ def test_jupyterlab_itself_runs_code_on_half_a_gpu(whole_cluster: Cluster) -> No
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=60)
         assert user.call("stop", "lab", f"--namespace={NAMESPACE}")[0] == 0
+        (tmp_path / "main.py").write_text("print('sent')")
+        sent = ("run", "--name=sent", *options, f"--code={tmp_path}", "--", "sh", "-c", "ls && python3 main.py")
+        code, out, error = user.call(*sent)
+        assert (code, out) == (0, "main.py\nsent\n"), error
 
 
 async def _said_by(address: str) -> str:

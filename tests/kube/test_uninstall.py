@@ -9,8 +9,8 @@ import pytest
 
 from kube.observing import mps_daemons
 from kube.pods import busybox, create, phase, remove
-from kube.undone import there, until_undone
-from kube.walking import without_tessera
+from kube.walkthrough.page import without_tessera
+from kube.walkthrough.undo import state_of_cluster, until_undone
 from testbed import installed
 from testbed.cluster import Cluster, Desired
 from testbed.deploy import FOLDER, NAMESPACE
@@ -52,7 +52,7 @@ def test_it_refuses_while_a_pod_has_a_share_and_leaves_nothing_after_it(two_node
     two_nodes.kubectl("label", "node", other.name, "nvidia.com/gpu.count=1")  # another system's, which stays
     of_another = "tessera-administrators"  # which stays, as only its name is like the chart's
     two_nodes.kubectl("create", "clusterrole", of_another, "--verb=get", "--resource=pods")
-    before = there(two_nodes, tmp_path)
+    before = state_of_cluster(two_nodes, tmp_path)
     values = installed.values(scheduler=True, admission=True)
     installed.install(two_nodes, (node,), values, lambda _: None)
     two_nodes.apply(POLICY)

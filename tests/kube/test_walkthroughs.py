@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from harness.ceph import lack
+from judges.dashboards import DASHBOARDS, NOT_WITH_VLLM
 from judges.deviceuse import Container, judged, uses_of
 from kube.busy import keep_busy, keep_instances_busy, let_go, top
 from kube.conftest import shown
@@ -20,8 +21,7 @@ from kube.observing import containers_of, living, used_node
 from kube.pagepictures import take_page
 from kube.registry import RealRegistry, serve_on
 from kube.servingmetrics import Prometheus, draw
-from kube.walking import REGISTRY_PORT, Walk, chart_values, without_tessera
-from test_dashboards import DASHBOARDS, NOT_WITH_VLLM
+from kube.walkthrough.page import REGISTRY_PORT, Walk, chart_values, without_tessera
 from testbed.cluster import Cluster, Desired
 from testbed.images import PAUSE
 from testbed.kueue import KUEUE, kueue_chart, kueue_image

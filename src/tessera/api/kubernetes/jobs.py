@@ -153,6 +153,8 @@ def _with_scheduling(requested: JobRequest, pod: dict[str, Any]) -> None:
 def _restrict(pod: dict[str, Any], user: int) -> None:
     """Restrict a pod as far as every image allows, and with a user as `restricted` requires.
 
+    Unlike a model server's (`core/serving/render/pods`): its image is the user's, who may need root in it.
+
     Source: Kubernetes, Pod Security Standards.
     """
     own: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}

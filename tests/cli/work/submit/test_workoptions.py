@@ -106,7 +106,9 @@ def test_a_user_is_that_of_all_processes() -> None:
 def test_options_that_contradict_each_other_are_refused_before_a_cluster_is_looked_for() -> None:
     call = ("run", "--kubeconfig", "nowhere", "--image", "a", "--slice", "1g.10gb", "--gpu-memory", "10")
     found = CliRunner().invoke(main, call)
-    assert (found.exit_code, "give one of the three" in found.stderr) == (2, True), found.stderr
+    assert (found.exit_code, "--slice and --gpu-memory: both: give one of them" in found.stderr) == (2, True), (
+        found.stderr
+    )
 
 
 @pytest.mark.parametrize("option", ["--gpu-compute=30", "--isolation=hardware"])
@@ -176,7 +178,7 @@ REFUSED = {
     ),
     "a Secret where a claim is": (("--image", "a", "--secret", "s:/data/x", "--data", "pvc/x"), "of --data pvc/x"),
     "a Secret where a model is": (("--image", "a", "--secret", "s:/models/x", "--model", "x"), "of ModelCache x"),
-    "two ways": (("--image", "a", "--slice", "1g.5gb", "--gpus", "1"), "give one of the three"),
+    "two ways": (("--image", "a", "--slice", "1g.5gb", "--gpus", "1"), "--slice and --gpus: both: give one of them"),
     "more GPUs than a server has": (
         ("--image", "a", "--gpu-memory", "5", "--gpus", "70"),
         "the Job: spec.containers[0].resources.limits[tessera.dev/gpu-count]: '70' is not at most 64 GPUs",

@@ -166,7 +166,7 @@ def request_of(given: WorkOptions, command: tuple[str, ...], *, notebook: bool =
     refuse_without(
         "--isolation",
         "--gpu-memory",
-        "it applies to --gpu-memory alone, as MIG instances and whole GPUs always have hardware isolation",
+        "MIG instances and whole GPUs always have hardware isolation",
     )
     data, (variables, folders) = data_of(given["data"]), secrets_of(given["secret"])
     check_folders(
@@ -234,9 +234,8 @@ def _image_of(given: WorkOptions) -> tuple[str, str]:
 def _limits(given: WorkOptions) -> dict[str, str]:
     """Return the amounts by resource."""
     if given["slice"] and (given["gpu_memory"] or given["gpus"]):
-        raise InvalidInput(
-            "--slice", found="--gpu-memory or --gpus set the amount as well", hint="give one of the three"
-        )
+        other = "--gpu-memory" if given["gpu_memory"] else "--gpus"
+        raise InvalidInput(f"--slice and {other}", found="both", hint="give one of them")
     limits: dict[str, str] = {}
     if given["gpu_memory"]:
         amounts = {GPU_MEMORY: given["gpu_memory"], GPU_COMPUTE: given["gpu_compute"], GPU_COUNT: given["gpus"]}

@@ -80,6 +80,10 @@ def pod_template(server: ModelServer, program: EngineProgram, *, serving: bool =
 
 
 def _security(user: int) -> dict[str, Any]:
+    """Return the security context of a server: the spec always names its user, to whom its volumes are given.
+
+    That of `tessera run` (`api/kubernetes/jobs`) is weaker where nobody named a user: it must admit every image.
+    """
     return {
         "runAsUser": user,
         "runAsGroup": user,

@@ -28,6 +28,7 @@ from harness.metricsserver import MetricsServer as AskedMetrics
 from harness.metricsserver import front_proxy_config, make_certificates
 from harness.nodestorage import storing
 from harness.prometheusserver import history, serving_history
+from judges.dashboards import DASHBOARDS, NOT_WITH_VLLM, NVIDIA_DASHBOARD, queries
 from tessera.certificates import Tls
 from tessera.clients.kube import (
     AUTOSCALERS,
@@ -50,12 +51,8 @@ from tessera.server.metrics.samples import ScrapedSamples
 from tessera.server.settings import Page
 from tessera.sim.embedded import Embedded
 
-FOLDER = Path(__file__).parents[1] / "deploy/chart/files/monitoring/dashboards"
-DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
 NOW_S = 1_790_000_000
 TIMES_S = range(NOW_S - 7200, NOW_S + 1, 60)
-GRAFANA = {"$__rate_interval": "5m", "$__range": "1h"}
-CHOSEN = '{instance=~"$instance", gpu=~"$gpu"}'
 SCRAPES = 40
 APART_S = 120
 """Between two scrapes, as Prometheus stores them: together they are longer than an hour."""
@@ -65,45 +62,6 @@ MONITORED = {"job": "tessera-system/tessera", "endpoint": "metrics"}
 """Labels of every target of the chart's PodMonitor."""
 NODE = "h100-1"
 """Of the embedded cluster, the one whose devices the dashboard `nodes` shows."""
-NOT_WITH_VLLM = {
-    "Age of the decision",
-    "Images by state",
-    "Memory rows remapped",
-    "Models read, by source",
-    "Pending pods that no MIG layout can place",
-    "Queries for rules of prometheus-adapter, by result",
-    "Quota borrowed",
-    "Quota in use",
-    "Replicas",
-    "Wake-up queries, by result",
-}
-"""Panels that docs/walkthroughs/vllm-on-3g40gb.md leaves empty: it has no quota, pending pod, ImageWarmup, autoscaler
-or rules of a prometheus-adapter, its nodes share no models, and its simulated NVML remaps no rows.
-"""
-NVIDIA_DASHBOARD = {
-    "GPU Temperature": f"DCGM_FI_DEV_GPU_TEMP{CHOSEN}",
-    "GPU Avg. Temp": f"avg(DCGM_FI_DEV_GPU_TEMP{CHOSEN})",
-    "GPU Power Usage": f"DCGM_FI_DEV_POWER_USAGE{CHOSEN}",
-    "GPU Power Total": f"sum(DCGM_FI_DEV_POWER_USAGE{CHOSEN})",
-    "GPU SM Clocks": f"DCGM_FI_DEV_SM_CLOCK{CHOSEN} * 1000000",
-    "GPU Utilization": f"DCGM_FI_DEV_GPU_UTIL{CHOSEN}",
-    "GPU Framebuffer Mem Used": f"DCGM_FI_DEV_FB_USED{CHOSEN}",
-    "Tensor Core Utilization": f"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{CHOSEN}",
-}
-"""The panels of NVIDIA's own dashboard, grafana.com 12239, and what they ask.
-
-Source: NVIDIA dcgm-exporter, `grafana/dcgm-exporter-dashboard.json`.
-"""
-
-
-def queries(board: dict[str, Any], node: str = "n1", cluster: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each query with its panel's title, Grafana's variables filled in; no cluster is of series without one."""
-    for panel in board["panels"]:
-        for target in panel["targets"]:
-            expr = target["expr"]
-            for name, value in (*GRAFANA.items(), ("$node", node), ("$cluster", cluster)):
-                expr = expr.replace(name, value)
-            yield panel["title"], expr
 
 
 def as_labeled(text: bytes, **labels: str) -> bytes:

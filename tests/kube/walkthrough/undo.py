@@ -9,7 +9,7 @@ from testbed.cluster import Cluster
 from testbed.node import Node
 from testbed.processes import until
 
-__all__ = ["there", "until_undone"]
+__all__ = ["state_of_cluster", "until_undone"]
 
 _UNDONE_S = 180
 _PASSING = frozenset({"Event", "Lease", "CertificateSigningRequest", "EndpointSlice", "Endpoints", "PodMetrics"})
@@ -22,12 +22,12 @@ def until_undone(before: set[str], cluster: Cluster, folder: Path) -> None:
     """Wait until all is there that was, and nothing else; `before` is what `there` returned."""
 
     def changed() -> list[str]:
-        return sorted(before ^ there(cluster, folder))
+        return sorted(before ^ state_of_cluster(cluster, folder))
 
     until("all as it was before the page", lambda: not changed(), timeout_s=_UNDONE_S, found=lambda: str(changed()))
 
 
-def there(cluster: Cluster, folder: Path) -> set[str]:
+def state_of_cluster(cluster: Cluster, folder: Path) -> set[str]:
     """Return what Undo restores.
 
     Of the cluster: all objects by name, with their labels. Of a Node: annotations, taints, types of conditions,

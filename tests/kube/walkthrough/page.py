@@ -16,7 +16,7 @@ import yaml
 
 from kube.conftest import fresh
 from kube.modelstore import BUCKET
-from kube.undone import there, until_undone
+from kube.walkthrough.undo import state_of_cluster, until_undone
 from testbed import installed
 from testbed.cluster import Cluster, Desired
 from testbed.deploy import NAMESPACE
@@ -27,7 +27,7 @@ from testbed.tesseraimage import K6, PROMETHEUS, REPOSITORY, TRITON, VLLM
 
 __all__ = ["REGISTRY_PORT", "Walk", "chart_values", "delete", "without_tessera"]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 UNDO = "Undo"
 REGISTRY_PORT = 5000
 """Of the loopback of the node, where the registry of a page is."""
@@ -128,7 +128,7 @@ class Walk:
             for block in (block for kind, block in blocks if kind == "yaml"):
                 self._write(block, values, serving or {})
         self._commands = {title: commands for title, commands in self._commands.items() if commands}
-        self._before = there(cluster, folder)
+        self._before = state_of_cluster(cluster, folder)
 
     def step(self, begins: str, *, within_s: float = 600) -> str:
         """Run the commands of the next section, whose title begins so, and return what they print.

@@ -10,7 +10,7 @@ from generate import reference
 from generate.reference.names import names
 from tessera.cli import COMMANDS, main
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 KEY = re.compile(r"(?<![\w./-])((?:serving\.|models\.)?tessera\.dev/(?:[a-z]+(?:-[a-z]+)*)?)(?![\w/.])")
 NO_NAMES = {
     "tessera.dev/",  # a prefix
