@@ -164,12 +164,12 @@ def test_every_option_has_an_environment_name(arguments: list[str], environment:
         pytest.param(["--nope"], "error: No such option '--nope'; try `tessera --help`\n", id="unknown option"),
         pytest.param(
             ["fail", "--gpus", "x"],
-            "error: Invalid value for '--gpus': 'x' is not a valid integer; try `tessera fail --help`\n",
+            "error: --gpus: 'x' is not a whole number: try `tessera fail --help`\n",
             id="wrong value of a command's option",
         ),
         pytest.param(
             ["fail", "--gpus", "x" * 5000],
-            f"error: Invalid value for '--gpus': '{'x' * 64}...' is not a valid integer; try `tessera fail --help`\n",
+            f"error: --gpus: '{'x' * 64}...' is not a whole number: try `tessera fail --help`\n",
             id="a long value is not repeated",
         ),
     ],

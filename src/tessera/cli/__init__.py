@@ -111,6 +111,8 @@ Shell completion: eval "$(tessera completion bash)", or zsh, fish.
 """
 
 
+_OUT_OF_RANGE = re.compile(r"(.*) is not in the range .*")
+_NO_NUMBER = re.compile(r" is not a valid (integer|float|integer range|float range|number|seconds)$")
 _LONG_WORD = re.compile(r"([^\s']{64})[^\s']+")
 
 
@@ -249,12 +251,28 @@ def _needing_cluster(command: str) -> Iterator[None]:
 
 def _usage(error: click.ClickException) -> str:
     """Return one line for a wrong command line, with the command that explains the right one."""
-    text = _LONG_WORD.sub(r"\1...", error.format_message())
     context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is not None and (value := _value_refused(error)):
+        return _LONG_WORD.sub(r"\1...", f"{value}: try `{context.command_path} --help`")
+    text = _LONG_WORD.sub(r"\1...", error.format_message())
     if context is None:
         return text
     more = f"ry `{context.command_path} --help`"
     return f"{text} T{more}" if text.endswith(("?", "?)")) else f"{text.rstrip('.')}; t{more}"
+
+
+def _value_refused(error: click.ClickException) -> str:
+    """Return the option of a wrong value and what the value is not, as all other errors say it; empty if it is none."""
+    if not isinstance(error, click.BadParameter) or isinstance(error, click.MissingParameter) or error.param is None:
+        return ""
+    kind, text = error.param.type, error.message.rstrip(".")
+    if isinstance(kind, click.IntRange | click.FloatRange) and (found := _OUT_OF_RANGE.fullmatch(text)):
+        least = f"{'more than' if kind.min_open else 'at least'} {kind.min:.15g}" if kind.min is not None else ""
+        most = f"{'less than' if kind.max_open else 'at most'} {kind.max:.15g}" if kind.max is not None else ""
+        text = f"{found[1]} is not {' and '.join(filter(None, (least, most)))}"
+    number = "whole number" if isinstance(kind, click.types.IntParamType) else "number"
+    name = max(error.param.opts, key=len) if isinstance(error.param, click.Option) else error.param.human_readable_name
+    return f"{name}: {_NO_NUMBER.sub(f' is not a {number}', text)}"
 
 
 def _let_go_of_output() -> None:

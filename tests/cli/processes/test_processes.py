@@ -32,14 +32,14 @@ AGENT = [
     (["--node=n1", "--model-dir=models"], "--model-dir: 'models' is not an absolute path without `..`"),
 ]
 CONTROLLER = [
-    (["--interval-s", "0"], "0.0 is not in the range x>=0.1"),
+    (["--interval-s", "0"], "--interval-s: 0.0 is not at least 0.1"),
     (["--log-level", "loud"], "'loud' is not one of"),
 ]
 METRICS = [
     ([], "TLS: no whole certificate: give --tls-certificate and --tls-key, or --self-signed"),
     (["--tls-certificate", "a"], "TLS: no whole certificate"),
     (["--tls-certificate", "a", "--tls-key", "b", "--self-signed", "c"], "TLS: both ways"),
-    (["--port", "65536"], "65536 is not in the range"),
+    (["--port", "65536"], "--port: 65536 is not at least 0 and at most 65535: try"),
     (["--prometheus", "prometheus:9090"], "--prometheus: 'prometheus:9090' is not http://HOST[:PORT], or https://"),
     (["--prometheus-token-file", __file__], "--prometheus"),
     (["--wake-query", "up"], "--prometheus"),
@@ -75,7 +75,7 @@ DISK_AGENT = [
     (["--node=n1", "--filesystem=btrfs"], "'btrfs' is not one of 'ext4', 'xfs'"),
     (["--node=n1", "--mount=data"], "an absolute path"),
     (["--node=n1", "--name=my disks"], "my disks"),
-    (["--node=n1", "--interval-s=0"], "0.0 is not in the range x>=0.1"),
+    (["--node=n1", "--interval-s=0"], "--interval-s: 0.0 is not at least 0.1"),
 ]
 WRONG = {"agent": AGENT, "controller": CONTROLLER, "metrics": METRICS, "server": SERVER, "disk-agent": DISK_AGENT}
 

@@ -147,7 +147,10 @@ REFUSED = {
         ("--image", "a", "--gpu-memory", "10GB"),
         "--gpu-memory: '10GB' is not a number of GiB: write 10",
     ),
-    "words of GPU memory": (("--image", "a", "--gpu-memory", "much"), "'much' is not a valid integer"),
+    "words of GPU memory": (
+        ("--image", "a", "--gpu-memory", "much"),
+        "--gpu-memory: 'much' is not a whole number: try",
+    ),
     "no namespace": (("--image", "a", "-n", "a/../b"), "--namespace: 'a/../b'"),
     "no claim": (("--image", "a", "--data", "pvc/"), "--data: ''"),
     "data twice": (("--image", "a", "--data", "x-y", "--data", "pvc/x.y"), "two would be one variable"),
@@ -190,7 +193,10 @@ REFUSED = {
         ("--image", "a", "--slice", "1g.11gb"),
         "--slice: '1g.11gb' is not a MIG profile that some GPU model has",
     ),
-    "a user that Linux does not have": (("--image", "a", "--user", str(1 << 31)), "1<=x<=2147483647"),
+    "a user that Linux does not have": (
+        ("--image", "a", "--user", str(1 << 31)),
+        "--user: 2147483648 is not at least 1 and at most 2147483647",
+    ),
     "isolation of nothing": (("--image", "a", "--isolation", "driver"), "give --gpu-memory as well"),
     "a GPU model of nothing": (("--image", "a", "--gpu-model", "T4"), "--gpu-model: the pod requests no GPU"),
     "no such GPU model": (("--image", "a", "--gpus", "1", "--gpu-model", "H101"), "--gpu-model: 'H101' is not"),
