@@ -19,8 +19,8 @@ from tessera.api.tessera.v1alpha1.modelcaches import (
 from tessera.api.tessera.v1alpha1.objects import refused_status
 from tessera.clients.kube import MODEL_CACHES, NODE_MODELS, PODS, Kube, Object, Selection, Store
 from tessera.controller.reconciler import Reconciler
-from tessera.core.storage.models.fleet import models_of_nodes, summarize_cache
-from tessera.core.storage.models.nodemodels import DesiredModel
+from tessera.core.storage.models.cachesummary import summarize_cache
+from tessera.core.storage.models.nodemodels import DesiredModel, models_of_nodes
 from tessera.core.workload.resources import MODEL_RESOURCE
 
 __all__ = ["ModelCaches"]

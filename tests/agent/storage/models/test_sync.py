@@ -11,7 +11,7 @@ from harness.flakys3 import FlakyS3
 from harness.modelsyncs import CONTENTS, QUICK, content, run, s3
 from tessera.agent.storage.models.cancellation import Canceled, Cancellation
 from tessera.agent.storage.models.folder import ModelFolder
-from tessera.agent.storage.models.forms import PlainRevision
+from tessera.agent.storage.models.revisionforms import PlainRevision
 from tessera.agent.storage.models.sync import sync
 from tessera.clients.store import MemoryStore
 from tessera.clients.store.folders import FolderStore

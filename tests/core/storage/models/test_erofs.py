@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.core.storage.models.erofs import BLOCK_BYTES, ImageLayout, image_layout, is_packed
+from tessera.core.storage.models.erofs import BLOCK_BYTES, ImageLayout, image_layout
 from tessera.core.storage.models.paths import checked_objects
 from tessera.core.storage.models.revisions import StoredObject
 from tessera.errors import InvalidInput
@@ -101,27 +101,3 @@ def test_a_folder_of_many_files_takes_several_blocks() -> None:
 def test_what_no_image_can_hold_is_refused() -> None:
     with pytest.raises(InvalidInput, match="16 TiB"):
         image_layout([("a", 2**44)])
-
-
-KIB = 1024
-PACKED = {
-    "many small files": ([16 * KIB] * 1000, True),
-    "few small files": ([16 * KIB] * 999, False),
-    "many files, not small on average": ([256 * KIB] * 1000, False),
-    "many small files beside a large one": ([KIB] * 1000 + [200 * 1024 * KIB], True),
-    "nothing": ([], False),
-    "empty files alone": ([0] * 1000, True),
-}
-
-
-@pytest.mark.parametrize("case", PACKED)
-def test_many_small_files_are_packed(case: str) -> None:
-    sizes, want = PACKED[case]
-    assert is_packed(sizes, "Auto") == want
-
-
-@given(st.lists(st.integers(0, 2**40), max_size=50).map(lambda sizes: sizes * 40))
-def test_the_setting_counts_and_a_node_that_mounts_none_packs_none_by_itself(sizes: list[int]) -> None:
-    assert is_packed(sizes, "Always", can_mount=False)
-    assert not is_packed(sizes, "Never")
-    assert not is_packed(sizes, "Auto", can_mount=False)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.core.storage.models.revisions import CHUNK_BYTES, Manifest, ModelFile, StoredObject, chunk_range
-from tessera.core.storage.models.syncplans import plan_sync, refuse_empty, refuse_unverified, spans
+from tessera.core.storage.models.syncplans import is_packed, plan_sync, refuse_empty, refuse_unverified, spans
 from tessera.errors import InvalidInput, Unavailable
 
 
@@ -124,3 +124,27 @@ def test_every_chunk_is_fetched_once_and_in_order(sizes: list[tuple[int, bool]])
         assert ranges[0][0] == 0
         assert ranges[-1][1] == listing[index].size
         assert all(before[1] == after[0] for before, after in itertools.pairwise(ranges))
+
+
+KIB = 1024
+PACKED = {
+    "many small files": ([16 * KIB] * 1000, True),
+    "few small files": ([16 * KIB] * 999, False),
+    "many files, not small on average": ([256 * KIB] * 1000, False),
+    "many small files beside a large one": ([KIB] * 1000 + [200 * 1024 * KIB], True),
+    "nothing": ([], False),
+    "empty files alone": ([0] * 1000, True),
+}
+
+
+@pytest.mark.parametrize("case", PACKED)
+def test_many_small_files_are_packed(case: str) -> None:
+    sizes, want = PACKED[case]
+    assert is_packed(sizes, "Auto") == want
+
+
+@given(st.lists(st.integers(0, 2**40), max_size=50).map(lambda sizes: sizes * 40))
+def test_the_setting_counts_and_a_node_that_mounts_none_packs_none_by_itself(sizes: list[int]) -> None:
+    assert is_packed(sizes, "Always", can_mount=False)
+    assert not is_packed(sizes, "Never")
+    assert not is_packed(sizes, "Auto", can_mount=False)

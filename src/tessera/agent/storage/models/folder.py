@@ -22,11 +22,11 @@ import msgspec
 from tessera.agent.nodefiles import is_folder, remove_any, remove_folder
 from tessera.agent.storage.models.chunkfiles import sync_file_system
 from tessera.agent.storage.models.chunkreads import ChunkReads
-from tessera.agent.storage.models.forms import PackedRevision, PlainRevision, RevisionForm
 from tessera.agent.storage.models.inuse import revisions_in_use
 from tessera.agent.storage.models.mirrorfolder import MirrorFolder
 from tessera.agent.storage.models.plain import LINKED
 from tessera.agent.storage.models.records import RevisionRecords
+from tessera.agent.storage.models.revisionforms import PackedRevision, PlainRevision, RevisionForm
 from tessera.agent.storage.models.syncedfolder import Revision, SyncedFolder
 from tessera.clients.disks import ErofsMounts, HostErofsMounts
 from tessera.core.storage.models.paths import NOTES

@@ -5,7 +5,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 import msgspec
 
@@ -91,8 +90,16 @@ def mismatch(subject: str, computed: str, expected: str) -> Unavailable:
     return Unavailable(subject, found=f"content whose checksum is {computed}", expected=expected, hint=hint)
 
 
-class TransferSource(NamedTuple):
-    """A store, the limits of its transfer, what counts all bytes, and what cancels it."""
+class TransferSource(msgspec.Struct, frozen=True):
+    """A store to fetch from, and how.
+
+    Args:
+        store: the source.
+        limits: of the transfer.
+        progress: counts all bytes.
+        cancellation: ends it.
+
+    """
 
     store: ObjectStore
     limits: TransferLimits
@@ -104,11 +111,11 @@ class Reader:
     """Reads from one store, in several threads, until it is stopped."""
 
     def __init__(self, source: TransferSource) -> None:
-        self.store, limits, self.progress, _ = source
+        self.store, self.progress = source.store, source.progress
         self.stop = threading.Event()
-        self._patience = limits.patience
+        self._patience = source.limits.patience
         self._lock = threading.Lock()
-        rate = limits.bytes_per_second
+        rate = source.limits.bytes_per_second
         self._rate = BandwidthLimit(rate, time.monotonic()) if rate else None
         self._burst = max(_LEAST_READ, int(rate / _TICKS)) if rate else CHUNK_BYTES
 

@@ -13,12 +13,11 @@ from tessera.agent.storage.models.syncedfolder import SyncedFolder
 from tessera.agent.storage.models.transfer import listed
 from tessera.clients.store import ObjectStore
 from tessera.clients.store.folders import FolderStore
-from tessera.core.storage.models.erofs import Pack
 from tessera.core.storage.models.paths import checked_objects, selected
 from tessera.core.storage.models.peers.multipart import proof_of
 from tessera.core.storage.models.retention import RevisionOnDisk, make_room
 from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject
-from tessera.core.storage.models.syncplans import SyncPlan, refuse_empty, refuse_unverified
+from tessera.core.storage.models.syncplans import Pack, SyncPlan, refuse_empty, refuse_unverified
 from tessera.errors import InvalidInput
 
 __all__ = ["SyncOptions", "desired_objects", "evictions_for", "refuse_nested", "stage", "unstaged_bytes"]

@@ -21,10 +21,9 @@ from tessera.agent.storage.models.staging import (
     unstaged_bytes,
 )
 from tessera.clients.store import ObjectStore
-from tessera.core.storage.models.erofs import Pack, is_packed
 from tessera.core.storage.models.retention import superseded
 from tessera.core.storage.models.revisions import Manifest, StoredObject
-from tessera.core.storage.models.syncplans import SyncPlan, plan_sync
+from tessera.core.storage.models.syncplans import Pack, SyncPlan, is_packed, plan_sync
 from tessera.errors import Conflict, Unsupported
 
 __all__ = ["Synced", "sync"]

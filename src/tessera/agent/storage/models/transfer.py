@@ -86,7 +86,7 @@ class Transfer:
     """
 
     def __init__(self, source: TransferSource, folder: Path) -> None:
-        self._store, self._limits, self._progress, self._cancellation = source
+        self._source = source
         self._folder = folder
         self._journal = Journal(folder / "journal")
         self._reader = Reader(source)
@@ -103,7 +103,7 @@ class Transfer:
             Canceled: it is canceled; what is complete of it is in the journal.
 
         """
-        with self._cancellation.ending(self._cancel):
+        with self._source.cancellation.ending(self._cancel):
             return self._run(objects)
 
     def _cancel(self) -> None:
@@ -122,7 +122,7 @@ class Transfer:
         wrong = self._fetch_missing(objects)
         # 2. Fetch wrong objects again, without reusing anything.
         if not wrong.isdisjoint(index for index, _ in self._journal.known):
-            self._progress.done = 0
+            self._source.progress.done = 0
             wrong = self._fetch_missing(objects)
         if wrong:
             file = self._files[min(wrong)]
@@ -157,10 +157,10 @@ class Transfer:
 
     def _shares(self) -> list[tuple[Callable[..., None], Iterable[Span]]]:
         """Return what each thread does, and with which chunks."""
-        threads = self._limits.threads
+        threads = self._source.limits.threads
         all_spans = tuple(spans(tuple(file.stored for file in self._files)))
         small = [span for span in all_spans if 0 < self._files[span.object].stored.size <= SMALL_BYTES]
-        if not self._store.pipelines or self._limits.bytes_per_second or len(small) <= _MANY:
+        if not self._source.store.pipelines or self._source.limits.bytes_per_second or len(small) <= _MANY:
             return [(self._read, iter(all_spans))] * threads
         others = [span for span in all_spans if not 0 < self._files[span.object].stored.size <= SMALL_BYTES]
         return [(self._read, iter(others))] * min(threads, len(others)) + [(self._read_small, small)]
@@ -182,7 +182,7 @@ class Transfer:
     def _read_small(self, row: Iterable[Span], buffer: memoryview) -> None:
         """Fetch objects of one chunk each, except those of an earlier attempt."""
         missing = {self._files[span.object].stored.path: span for span in row if not self._has(span.object, 0, buffer)}
-        contents = self._store.read_small(self._files[span.object].stored for span in missing.values())
+        contents = self._source.store.read_small(self._files[span.object].stored for span in missing.values())
         written: list[tuple[int, int, str]] = []
         begun = time.monotonic()
         with contextlib.closing(contents), writing_back(self._folder):
@@ -208,8 +208,8 @@ class Transfer:
     def _add_small(self, written: list[tuple[int, int, str]]) -> None:
         size = sum(self._files[index].stored.size for index, _, _ in written)
         self._journal.add(*written)
-        self._progress.received(size)
-        self._progress.add(size, fetched=True)
+        self._source.progress.received(size)
+        self._source.progress.add(size, fetched=True)
 
     def _fetch_span(self, span: Span, buffer: memoryview, since: float) -> None:
         """Fetch chunks; `since` is when the first attempt began."""
@@ -226,7 +226,7 @@ class Transfer:
                 if start == stop:
                     self._store_chunk(span.object, chunk, buffer[:done])
                     return
-                with self._store.read(file.stored, start, stop) as body:
+                with self._source.store.read(file.stored, start, stop) as body:
                     if not body.etag_is_checksum and file.stored.checksum.partition(":")[2] == file.stored.etag:
                         file.checksum = None
                     while chunk < span.stop:
@@ -252,7 +252,7 @@ class Transfer:
         if not digest:
             return False
         self._add_digest(file, chunk, digest, view)
-        self._progress.add(len(view), fetched=False)
+        self._source.progress.add(len(view), fetched=False)
         return True
 
     def _store_chunk(self, index: int, chunk: int, data: memoryview) -> None:
@@ -264,7 +264,7 @@ class Transfer:
         digest = chunk_digest(data)
         self._journal.add((index, chunk, digest))
         self._add_digest(file, chunk, digest, data)
-        self._progress.add(len(data), fetched=True)
+        self._source.progress.add(len(data), fetched=True)
 
     def _add_digest(self, file: _File, chunk: int, digest: str, data: memoryview) -> None:
         """Store the digest; the store's checksum takes the chunks in order."""

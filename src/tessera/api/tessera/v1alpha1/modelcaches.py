@@ -28,7 +28,7 @@ from tessera.api.tessera.v1alpha1.objects import (
     subject_of,
 )
 from tessera.core.storage.models import nodemodels as core
-from tessera.core.storage.models.erofs import Pack
+from tessera.core.storage.models.syncplans import Pack
 from tessera.core.storage.models.verifications import ChecksumRule
 from tessera.core.workload.objectnames import SUBDOMAIN, LabelName, is_label
 from tessera.core.workload.resources import MODEL_RESOURCE

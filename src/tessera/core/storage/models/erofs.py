@@ -1,4 +1,4 @@
-"""The layout of a read-only EROFS image: one file that the kernel mounts in place of thousands, and when it is used.
+"""The layout of a read-only EROFS image: one file that the kernel mounts in place of thousands.
 
 Only what a data set needs is written: folders and regular files, uncompressed, each file in one run of blocks. The same
 files give the same bytes on every machine.
@@ -8,22 +8,13 @@ Source: Linux, Documentation/filesystems/erofs.rst and fs/erofs/erofs_fs.h (on-d
 
 import hashlib
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from tessera.errors import InvalidInput
 
-__all__ = ["BLOCK_BYTES", "ImageLayout", "Pack", "PackedFile", "image_layout", "is_packed"]
-
-Pack = Literal["Auto", "Never", "Always"]
-"""When files are packed: if they are many and small, never, or always."""
-
-_MANY = 1000
-_SMALL_BYTES = 256 * 1024
-"""Files of 256 KiB are read as fast one by one as an image is; smaller ones cost a folder entry, an inode and a
-removal each (docs/decisions/0032-data-sets-are-packed.md)."""
+__all__ = ["BLOCK_BYTES", "ImageLayout", "PackedFile", "image_layout"]
 
 BLOCK_BYTES = 4096
 _SUPER_OFFSET = 1024
@@ -190,17 +181,3 @@ def _entry_block(rows: list[tuple[bytes, _Node]]) -> bytes:
 
 def _blocks(size: int) -> int:
     return -(-size // BLOCK_BYTES)
-
-
-def is_packed(sizes: Sequence[int], pack: Pack, *, can_mount: bool = True) -> bool:
-    """Return whether files of these sizes are packed: at least 1,000, of less than 256 KiB on average.
-
-    Args:
-        sizes: of the files, in bytes.
-        pack: the setting.
-        can_mount: whether the node can mount an image; without it `Auto` packs nothing.
-
-    """
-    if pack == "Auto":
-        return can_mount and len(sizes) >= _MANY and sum(sizes) < _SMALL_BYTES * len(sizes)
-    return pack == "Always"

@@ -4,11 +4,12 @@ The controller writes the desired models of a node to its NodeModels, where the 
 """
 
 import hashlib
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
-from tessera.core.storage.models.erofs import Pack
+from tessera.core.storage.models.syncplans import Pack
 from tessera.core.storage.models.verifications import ChecksumRule
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "ModelSummary",
     "NodeModels",
     "ObservedModel",
+    "models_of_nodes",
 ]
 
 MOST_OF_NODE = 128
@@ -144,3 +146,29 @@ class ModelSummary(msgspec.Struct, frozen=True, kw_only=True):
     pending_pods: int = 0
     problems: tuple[ModelProblem, ...] = ()
     """The first of them."""
+
+
+def models_of_nodes(
+    caches: Sequence[DesiredCache], nodes: Sequence[NodeModels], demand: Mapping[str, int], unread: Collection[str] = ()
+) -> dict[str, tuple[DesiredModel, ...]]:
+    """Return the desired models of each node, in fetching order: priority, pending pods, name.
+
+    Args:
+        caches: all valid ones.
+        nodes: all with an agent.
+        demand: number of pending pods by requested model.
+        unread: names of invalid ones: nodes keep their former desired models.
+
+    """
+    order = sorted(caches, key=lambda each: (-each.model.priority, -demand.get(each.name, 0), each.name))
+    found = {}
+    for node in nodes:
+        kept = tuple(each for each in node.desired or () if each.name in unread)
+        there = {each.name for each in node.observed if each.revision}
+        chosen = (
+            msgspec.structs.replace(each.model, has_pending_pods=bool(demand.get(each.name)) and each.name not in there)
+            for each in order
+            if node.name in each.nodes
+        )
+        found[node.name] = (*kept, *chosen)[:MOST_OF_NODE]
+    return found

@@ -1,8 +1,9 @@
-"""What a sync has to do: nothing, link unchanged files, fetch the others in chunks."""
+"""What a sync has to do: nothing, link unchanged files, fetch the others in chunks; and when it packs them."""
 
 import hashlib
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -11,8 +12,10 @@ from tessera.errors import InvalidInput, Unavailable, shown
 
 __all__ = [
     "MirrorPlan",
+    "Pack",
     "Span",
     "SyncPlan",
+    "is_packed",
     "parents_of",
     "plan_mirror",
     "plan_sync",
@@ -21,8 +24,15 @@ __all__ = [
     "spans",
 ]
 
+Pack = Literal["Auto", "Never", "Always"]
+"""When files are packed: if they are many and small, never, or always."""
+
 _INTERLEAVED = 8
 """Files fetched side by side: a file's checksum is computed in order, so that one file keeps one core busy."""
+_MANY = 1000
+_SMALL_BYTES = 256 * 1024
+"""Files of 256 KiB are read as fast one by one as an image is; smaller ones cost a folder entry, an inode and a
+removal each (docs/decisions/0032-data-sets-are-packed.md)."""
 
 
 class SyncPlan(msgspec.Struct, frozen=True):
@@ -162,6 +172,20 @@ def _keys(source: str, file: StoredObject | ModelFile) -> Iterator[tuple[str, ..
         yield file.path, str(file.size), file.checksum
     elif file.checksum:
         yield str(file.size), file.checksum
+
+
+def is_packed(sizes: Sequence[int], pack: Pack, *, can_mount: bool = True) -> bool:
+    """Return whether files of these sizes are packed: at least 1,000, of less than 256 KiB on average.
+
+    Args:
+        sizes: of the files, in bytes.
+        pack: the setting.
+        can_mount: whether the node can mount an image; without it `Auto` packs nothing.
+
+    """
+    if pack == "Auto":
+        return can_mount and len(sizes) >= _MANY and sum(sizes) < _SMALL_BYTES * len(sizes)
+    return pack == "Always"
 
 
 def refuse_empty(objects: tuple[StoredObject, ...], *, source: str) -> None:

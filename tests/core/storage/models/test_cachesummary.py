@@ -1,8 +1,8 @@
-"""Which models nodes have, and the status of a ModelCache."""
+"""The status of a ModelCache on its nodes."""
 
 from typing import Any
 
-from tessera.core.storage.models.fleet import models_of_nodes, summarize_cache
+from tessera.core.storage.models.cachesummary import summarize_cache
 from tessera.core.storage.models.nodemodels import (
     MOST_OF_NODE,
     DesiredCache,
@@ -11,6 +11,7 @@ from tessera.core.storage.models.nodemodels import (
     ModelSummary,
     NodeModels,
     ObservedModel,
+    models_of_nodes,
 )
 
 ONE, TWO = "1" * 64, "2" * 64
@@ -22,28 +23,6 @@ def cache(name: str, *nodes: str, **more: Any) -> DesiredCache:
 
 def model(name: str, **more: Any) -> DesiredModel:
     return DesiredModel(name=name, source=f"s3://b/{name}", **more)
-
-
-def test_nodes_have_the_models_that_select_them_in_the_order_of_priority_and_demand() -> None:
-    caches = [cache("a", "n1", "n2"), cache("b", "n1", priority=1), cache("c", "n1"), cache("d", "n2")]
-    nodes = [NodeModels(name="n1"), NodeModels(name="n2", desired=(model("d"), model("gone"), model("broken")))]
-    found = models_of_nodes(caches, nodes, {"c": 3}, {"broken"})
-    assert {name: [each.name for each in models] for name, models in found.items()} == {
-        "n1": ["b", "c", "a"],
-        "n2": ["broken", "a", "d"],
-    }
-    assert found["n1"][0] == model("b", priority=1)
-
-
-def test_a_node_is_told_of_pending_pods_while_it_does_not_have_their_model() -> None:
-    caches = [cache("a", "n1", "n2", "n3"), cache("b", "n1")]
-    observed = {"n1": "", "n2": ONE}
-    nodes = [
-        NodeModels(name=name, observed=(ObservedModel(name="a", revision=each),)) for name, each in observed.items()
-    ]
-    found = models_of_nodes(caches, [*nodes, NodeModels(name="n3")], {"a": 2})
-    pending = {(name, each.name): each.has_pending_pods for name, models in found.items() for each in models}
-    assert pending == {("n1", "a"): True, ("n1", "b"): False, ("n2", "a"): False, ("n3", "a"): True}
 
 
 def test_a_node_gets_no_more_than_its_object_can_hold() -> None:

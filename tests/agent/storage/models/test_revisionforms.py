@@ -10,11 +10,11 @@ import pytest
 from harness.modelsyncs import QUICK, run
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.folder import ModelFolder
-from tessera.agent.storage.models.forms import PackedRevision, PlainRevision
+from tessera.agent.storage.models.revisionforms import PackedRevision, PlainRevision
 from tessera.agent.storage.models.sync import sync
 from tessera.clients.disks import MemoryErofsMounts
 from tessera.clients.store import MemoryStore
-from tessera.core.storage.models.erofs import Pack
+from tessera.core.storage.models.syncplans import Pack
 
 FILES = {"a": b"1" * 5000, "folder/empty": b"", "folder/b": b"2"}
 

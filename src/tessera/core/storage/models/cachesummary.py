@@ -1,49 +1,20 @@
-"""The desired models of each node, and the status of a ModelCache on its nodes."""
+"""The status of a ModelCache on its nodes."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-
-import msgspec
+from collections.abc import Iterable, Mapping
 
 from tessera.core.storage.models.nodemodels import (
     MOST_OF_NODE,
     DesiredCache,
-    DesiredModel,
     ModelProblem,
     ModelSummary,
     NodeModels,
     ObservedModel,
 )
 
-__all__ = ["models_of_nodes", "summarize_cache"]
+__all__ = ["summarize_cache"]
 
 _MOST_PROBLEMS = 16
-
-
-def models_of_nodes(
-    caches: Sequence[DesiredCache], nodes: Sequence[NodeModels], demand: Mapping[str, int], unread: Collection[str] = ()
-) -> dict[str, tuple[DesiredModel, ...]]:
-    """Return the desired models of each node, in fetching order: priority, pending pods, name.
-
-    Args:
-        caches: all valid ones.
-        nodes: all with an agent.
-        demand: number of pending pods by requested model.
-        unread: names of invalid ones: nodes keep their former desired models.
-
-    """
-    order = sorted(caches, key=lambda each: (-each.model.priority, -demand.get(each.name, 0), each.name))
-    found = {}
-    for node in nodes:
-        kept = tuple(each for each in node.desired or () if each.name in unread)
-        there = {each.name for each in node.observed if each.revision}
-        chosen = (
-            msgspec.structs.replace(each.model, has_pending_pods=bool(demand.get(each.name)) and each.name not in there)
-            for each in order
-            if node.name in each.nodes
-        )
-        found[node.name] = (*kept, *chosen)[:MOST_OF_NODE]
-    return found
 
 
 def summarize_cache(cache: DesiredCache, nodes: Iterable[NodeModels], demand: Mapping[str, int]) -> ModelSummary:
