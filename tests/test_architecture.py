@@ -39,7 +39,7 @@ HOMES = {
     "numba": "tessera.core.packing.pack.kernels",
     "pathspec": "tessera.cli.work.submit.codefolder",
     "pynvml": "tessera.clients.gpu.nvml",
-    "re2": "tessera.api.kubernetes.metrics.adapter.patterns",
+    "re2": "tessera.api.patterns",
     "rich": "tessera.cli",
     "starlette": "tessera.server",
     "structlog": "tessera.log",

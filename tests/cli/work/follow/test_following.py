@@ -9,11 +9,25 @@ import pytest
 from builders.usagereports import BUSY
 from harness.submittedjob import RUNS, SubmittedJob, said
 from tessera.api.kubernetes.jobs import JobRequest, job_object
+from tessera.api.kubernetes.jobstates import JobState
 from tessera.api.tessera.usage.usagejson import write_usage
 from tessera.cli.work.follow import following
 from tessera.cli.work.follow.following import follow_job, print_log
 from tessera.cli.work.jobreading import state_of
-from tessera.clients.kube import EVENTS, JOBS, PODS, WORKLOADS, MemoryKube, uid_of
+from tessera.clients.kube import (
+    EVENTS,
+    EVERYTHING,
+    JOBS,
+    PODS,
+    WORKLOADS,
+    Kind,
+    Listing,
+    MemoryKube,
+    Selection,
+    Silent,
+    WatchEvent,
+    uid_of,
+)
 from tessera.core.usage.usagereport import DeviceReport, GpuReport, UsageReport
 from tessera.errors import Conflict, Unavailable
 
@@ -362,3 +376,60 @@ async def test_a_log_that_breaks_off_ends_nothing(capsys: pytest.CaptureFixture[
     await one.ends(0)
     assert await task == 0
     assert "tessera logs j -n ns prints it from its start" in capsys.readouterr().err
+
+
+class Restored(MemoryKube):
+    """An API whose etcd is restored from a backup of before the first watch of its Jobs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_restored = False
+
+    async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:
+        found = await super().list(kind, selection)
+        return msgspec.structs.replace(found, resource_version="0") if self.is_restored and kind is JOBS else found
+
+    async def watch(self, kind: Kind, since: str, selection: Selection = EVERYTHING) -> AsyncIterator[WatchEvent]:
+        if kind is JOBS:
+            self.is_restored = True
+            raise Silent("watch jobs", found="it is silent", hint="list again")
+        async for each in super().watch(kind, since, selection):
+            yield each
+
+
+@pytest.mark.anyio
+async def test_a_job_that_can_no_longer_be_observed_is_not_followed_for_ever() -> None:
+    one = SubmittedJob(Restored())
+    await one.submit()
+    await one.pod(RUNS, "n")
+    async with asyncio.timeout(20):
+        with pytest.raises(Conflict, match=r"restore of etcd from a backup: `tessera attach j -n ns` follows the job"):
+            await follow_job(one.kube, "j", "ns")
+
+
+@pytest.mark.anyio
+async def test_an_interruption_is_not_lost_while_the_connection_to_a_former_pod_is_closed() -> None:
+    one = SubmittedJob()
+    await one.submit()
+    opened, closing = asyncio.Event(), asyncio.Event()
+
+    async def meanwhile(_: JobState) -> None:
+        opened.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            closing.set()
+            await asyncio.sleep(0.2)  # as the handshake that closes a WebSocket whose other end is away
+
+    task = asyncio.create_task(follow_job(one.kube, "j", "ns", meanwhile))
+    await one.pod(RUNS, "n")
+    async with asyncio.timeout(20):
+        await opened.wait()
+        await one.kube.delete(PODS, "j-1", namespace="ns")
+        await one.pod(RUNS, "n", name="j-2")
+        await closing.wait()
+    task.cancel()
+    ended, _ = await asyncio.wait((task,), timeout=20)
+    task.cancel()
+    assert ended == {task}
+    assert task.cancelled()

@@ -19,7 +19,7 @@ def fill(folder: Path, *names: str) -> Path:
     for name in names:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(name)
+        path.write_bytes(os.fsencode(name))
     return folder
 
 
@@ -163,6 +163,62 @@ def test_no_pattern_takes_folders_of_version_control_back(tmp_path: Path) -> Non
     assert sorted(names(tmp_path)) == [".tesseraignore", "a.py"]
 
 
+@pytest.mark.parametrize("name", [".git", ".hg", ".svn", "module/.git"])
+def test_a_file_that_leads_to_a_repository_stays_here(tmp_path: Path, name: str) -> None:
+    """As a worktree's or a submodule's `.git` does."""
+    fill(tmp_path, "a.py", name)
+    (tmp_path / ".tesseraignore").write_text("!.git\n!*\n")
+    assert sorted(names(tmp_path)) == [".tesseraignore", "a.py"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        ("*a" * 20 + "c", "a" * 200 + "b"),
+        ("**/a/" * 12 + "c", "a/" * 60 + "b"),
+        ("\n".join(f"*x{number}*y" for number in range(5_000)), "x" * 200),
+        ("\n".join(f"data/run{number}/*.bin" for number in range(5_000)), "data/run4/b"),
+    ],
+)
+def test_a_name_is_matched_with_a_pattern_in_time_that_grows_with_it(tmp_path: Path, pattern: str, name: str) -> None:
+    """An expression that backtracks does not end on these within a lifetime."""
+    fill(tmp_path, "a.py", name)
+    (tmp_path / ".tesseraignore").write_text(f"/data/run1/\n{pattern}\n.*ignore\n")
+    assert sorted(names(tmp_path)) == sorted(["a.py", name])
+
+
+@pytest.mark.parametrize(
+    ("content", "left"),
+    [
+        (b"\xef\xbb\xbf.x\n", [".x"]),
+        (b".x\r\ny\r\n", [".x", "y"]),
+        (b"b\x0cc\nb\xc2\x85c", ["b\x0cc", "b\x85c"]),
+        (b"b[\xc3\xa9x]c\n\xc3\xa9*", ["\xe9d", "bxc"]),
+        (b"\xff*", ["\udcffz"]),
+    ],
+)
+def test_an_ignore_file_is_read_as_git_reads_it(tmp_path: Path, content: bytes, left: list[str]) -> None:
+    fill(tmp_path, "a.py", *left)
+    (tmp_path / ".gitignore").write_bytes(content)
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    listed = subprocess.run(
+        ["git", "-C", str(tmp_path), "ls-files", "-z", "--others", "--exclude-standard"],
+        check=True,
+        capture_output=True,
+    )
+    assert [os.fsdecode(each) for each in listed.stdout.split(b"\0")[:-1]] == [".gitignore", "a.py"]
+    assert sorted(names(tmp_path)) == [".gitignore", "a.py"]
+
+
+def test_an_ignore_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    fill(tmp_path, "a.py")
+    (tmp_path / ".gitignore").write_text("a" * (128 << 10))
+    assert sorted(names(tmp_path)) == [".gitignore", "a.py"]
+    (tmp_path / ".gitignore").write_text("a" * 50_000_000)
+    with pytest.raises(InvalidInput, match=r"\.gitignore: it has 47\.7 MiB: .*at most 128 KiB are read"):
+        archive_folder(tmp_path)
+
+
 def test_a_folder_that_is_taken_back_takes_none_of_its_own_folders_back(tmp_path: Path) -> None:
     """As git has it: a pattern decides about what it names, and not about what is below."""
     fill(tmp_path, "src/a.py", "src/data/large.bin", "src/.aws/credentials", "data/x", "src/keep/data/y")
@@ -214,7 +270,7 @@ def test_no_folder_no_files_and_no_pattern_are_refused(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match=words):
             archive_folder(path)
     fill(tmp_path, "a.py")
-    for pattern in ("!", "\\"):
+    for pattern in ("!", "\\", "[[:alpha:]]x"):
         (tmp_path / ".tesseraignore").write_text(f"*.log\n{pattern}\n")
         with pytest.raises(InvalidInput, match=r"\.tesseraignore line 2: .*a pattern, as git reads it"):
             archive_folder(tmp_path)

@@ -12,7 +12,7 @@ from tessera.api.kubernetes.jobstates import JobStage, JobState, read_job
 from tessera.cli.work.follow.gpuusage import gpu_usage
 from tessera.cli.work.follow.joblog import JobLog
 from tessera.cli.work.jobreading import events_selection, workloads_selection
-from tessera.clients.kube import EVENTS, JOBS, PODS, WORKLOADS, Kube, Selection, Store, uid_of
+from tessera.clients.kube import EVENTS, JOBS, PODS, WORKLOADS, HistoryRewound, Kube, Selection, Store, uid_of
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.errors import Conflict, TesseraError, Unsupported
 from tessera.wakeup import WakeUp
@@ -48,7 +48,7 @@ async def follow_job(
         meanwhile: replaces printing the log, while the Job runs.
 
     Raises:
-        Conflict: it was deleted, or ended before its command had an exit code.
+        Conflict: it was deleted, or ended before its command had an exit code; or etcd was restored from a backup.
 
     """
     observed = _JobWatch(kube, name, namespace)
@@ -82,10 +82,13 @@ async def follow_job(
 
 
 async def _end(*tasks: asyncio.Task[None]) -> None:
+    """Cancel tasks and wait for them; a cancellation of the caller meanwhile is not lost.
+
+    Their own errors were reported, or no longer matter.
+    """
     for task in tasks:
         task.cancel()
-        with suppress(asyncio.CancelledError, TesseraError):
-            await task
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _PodOutput:
@@ -173,7 +176,14 @@ class _JobWatch:
         # Events are optional: the user may not be allowed to read them.
         self._events = Store(kube, EVENTS, events_selection(namespace, name), wake=self.changed.set)
         self._workloads: Store | None = None
-        self.following = [asyncio.create_task(each.run()) for each in (self._jobs, self._pods, self._events)]
+        self.following = list[asyncio.Task[None]]()
+        for each in (self._jobs, self._pods, self._events):
+            self._follow(each)
+
+    def _follow(self, store: Store) -> None:
+        task = asyncio.create_task(store.run())
+        task.add_done_callback(lambda _: self.changed.set())
+        self.following.append(task)
 
     async def synced(self) -> None:
         await self._jobs.synced()
@@ -183,9 +193,12 @@ class _JobWatch:
         """Return the state of the Job; once a queue has suspended it, with Kueue's reason.
 
         Raises:
-            Conflict: it is gone.
+            Conflict: it is gone, or is no longer observed.
 
         """
+        for each in self.following:
+            if each.done():
+                self._check_history(each)
         job = self._jobs.objects.get((self._namespace, self._name))
         if job is None:
             subject = f"job {self._namespace}/{self._name}"
@@ -197,8 +210,16 @@ class _JobWatch:
             self._workloads = Store(
                 self._kube, WORKLOADS, own, wake=self.changed.set, on_error=self._report_queue_error
             )
-            self.following.append(asyncio.create_task(self._workloads.run()))
+            self._follow(self._workloads)
         return state
+
+    def _check_history(self, ended: asyncio.Task[None]) -> None:
+        """Raise why objects are no longer observed."""
+        try:
+            ended.result()
+        except HistoryRewound as error:
+            hint = f"`tessera attach {self._name} -n {self._namespace}` follows the job, if it is still there"
+            raise Conflict(error.subject, found=error.cause, hint=hint) from error
 
     def _report_error(self, error: Exception) -> None:
         if str(error) not in self._reported:

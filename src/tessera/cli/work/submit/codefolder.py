@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from pathspec import GitIgnoreSpec
+from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
+from tessera.api.patterns import PatternSet
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["LARGEST_ARCHIVE", "Archive", "archive_folder"]
@@ -23,8 +24,11 @@ LARGEST_ARCHIVE: Final = (1 << 20) - (1 << 10)
 `core/v1` (`MaxSecretSize`)."""
 _LARGEST_FOLDER: Final = 64 << 20
 """Limit of bytes that are read: more could not compress below the other limit, except zeros."""
-_VERSIONS: Final = (".git/", ".hg/", ".svn/")
-"""Always left out: version control has no code to run, and a remote's address may have a password."""
+_VERSIONS: Final = (".git", ".hg", ".svn")
+"""Always left out: version control has no code to run, and a remote's address may have a password.
+
+`.git` is a file in a worktree or a submodule.
+"""
 _CACHES: Final = ("__pycache__/", ".venv/", ".mypy_cache/", ".ruff_cache/", ".pytest_cache/")
 _CREDENTIALS: Final = (
     *(".env", ".env.*", "*.env", ".envrc", ".netrc", "_netrc", ".npmrc", ".pypirc", ".git-credentials", ".htpasswd"),
@@ -44,9 +48,11 @@ _WILD: Final = re.compile(r"[*?\[\\]")
 _MOST_FILES: Final = 20_000
 """A folder with more is a home or data, and is not read to its end."""
 _IGNORE_FILES: Final = (".tesseraignore", ".gitignore")
-_BELOW: Final = "ps_d"
-"""The group of a pattern that ends where its matched folder does. Source: pathspec,
-`patterns/gitignore/spec.py` (`_DIR_MARK`)."""
+_LARGEST_IGNORE_FILE: Final = 128 << 10
+"""Bytes; the time to match a path grows with it."""
+_FOLDER_MARK: Final = "(?P<ps_d>/)"
+"""In the expression of a pattern the end of a matched folder. Source: pathspec,
+`patterns/gitignore/spec.py` (`_DIR_MARK_CG`)."""
 _NAMED: Final = 3
 """Number of the largest files listed in the error of a large folder."""
 
@@ -103,62 +109,75 @@ def archive_folder(folder: Path) -> Archive:
 
 
 class _Choice:
-    """Which files of a folder are included."""
+    """Which files of a folder are included.
+
+    Raises:
+        InvalidInput: a line of its ignore file is no pattern, or the file is too large.
+
+    """
 
     def __init__(self, root: Path) -> None:
         own = next((path for name in _IGNORE_FILES if (path := root / name).is_file()), None)
-        lines = own.read_text(errors="surrogateescape").splitlines() if own else []
-        for number, line in enumerate(lines, 1):
-            try:
-                GitIgnoreSpec.from_lines([line])
-            except ValueError as error:
-                place = f"--code {shown(str(root))}: {own and own.name} line {number}"
-                raise InvalidInput(place, found=shown(line), expected="a pattern, as git reads it") from error
-        self._ignored = _patterns([*_CACHES, *lines, *_VERSIONS])
-        self._credentials = _patterns([*_CREDENTIALS, *filter(_names_credentials, lines)], re.IGNORECASE)
+        lines = _lines(f"--code {shown(str(root))}: {own.name}", own) if own else []
+        self._ignored = _Patterns([*_CACHES, *lines, *_VERSIONS])
+        hidden = _Patterns(_CREDENTIALS, any_case=True)
+        named = [each for each in lines if _names_credentials(hidden, each)]
+        self._credentials = _Patterns([*_CREDENTIALS, *named], any_case=True)
         self.left_out: list[str] = []
 
     def takes(self, path: str) -> bool:
         """Return whether a file is included, or a folder, whose path ends with a slash."""
-        if _is_matched(self._ignored, path):
+        if self._ignored.exclude(path):
             return False
-        if _is_matched(self._credentials, path):
+        if self._credentials.exclude(path):
             self.left_out.append(path)
             return False
         return True
 
 
-def _names_credentials(line: str) -> bool:
+def _lines(subject: str, own: Path) -> list[str]:
+    """Return the lines of an ignore file, of which each is a pattern."""
+    if (size := own.stat().st_size) > _LARGEST_IGNORE_FILE:
+        hint = f"name folders, or use patterns: at most {_size(_LARGEST_IGNORE_FILE)} are read"
+        raise InvalidInput(subject, found=f"it has {_size(size)}", hint=hint)
+    # As git has it: a byte order mark is no part of the first pattern, and only line feeds end lines.
+    lines = own.read_text(encoding="utf-8-sig", errors="surrogateescape").split("\n")
+    for number, line in enumerate(lines, 1):
+        try:
+            _Patterns([line])
+        except (ValueError, InvalidInput) as error:
+            place, expected = f"{subject} line {number}", "a pattern, as git reads it"
+            raise InvalidInput(place, found=shown(line), expected=expected) from error
+    return lines
+
+
+def _names_credentials(hidden: "_Patterns", line: str) -> bool:
     """Return whether a line names files that may contain credentials."""
     name = line.removeprefix("!").rstrip().rstrip("/").rpartition("/")[2]
-    hidden = _patterns(_CREDENTIALS, re.IGNORECASE)
-    return bool(name) and not _WILD.search(name) and (_is_matched(hidden, name) or _is_matched(hidden, f"{name}/"))
+    return bool(name) and not _WILD.search(name) and (hidden.exclude(name) or hidden.exclude(f"{name}/"))
 
 
-def _patterns(lines: Iterable[str], flags: int = 0) -> tuple[tuple[re.Pattern[str], bool], ...]:
-    """Return the patterns of a `.gitignore`, the last first, each with whether it excludes its matches.
+class _Patterns:
+    """The patterns of a `.gitignore`, matched in time that grows with the path and no faster.
 
-    A name may have a newline, which pathspec's patterns do not match.
+    Raises:
+        ValueError: a line is no pattern.
+        InvalidInput: a line is no pattern, or they are too large.
+
     """
-    found = [(each.regex, each.include) for each in GitIgnoreSpec.from_lines(lines).patterns]
-    return tuple(
-        (re.compile(regex.pattern, regex.flags | re.DOTALL | flags), include)
-        for regex, include in reversed(found)
-        if regex is not None and include is not None
-    )
 
+    def __init__(self, lines: Iterable[str], *, any_case: bool = False) -> None:
+        found = [GitIgnoreSpecPattern.pattern_to_regex(each) for each in lines]
+        read = [(text, include) for text, include in found if text is not None and include is not None]
+        self._excludes = [include for _, include in read]
+        # A pattern decides about what it names; what matches a folder around it was decided before.
+        texts = (os.fsencode(text.replace(_FOLDER_MARK, "/$")) for text, _ in read)
+        self._found = PatternSet(texts, any_case=any_case)
 
-def _is_matched(patterns: Iterable[tuple[re.Pattern[str], bool]], path: str) -> bool:
-    """Return whether a path is excluded whose folders are not.
-
-    `GitIgnoreSpec.match_file` also counts what matches one of these folders: there `!/src` takes `src/data` back.
-    """
-    return next((include for regex, include in patterns if _is_about(regex, path)), False)
-
-
-def _is_about(regex: re.Pattern[str], path: str) -> bool:
-    marks = _BELOW in regex.groupindex
-    return any(not marks or each.end(_BELOW) in {-1, len(path)} for each in regex.finditer(path))
+    def exclude(self, path: str) -> bool:
+        """Return whether a path is excluded whose folders are not: the last pattern that matches it decides."""
+        found = self._found.matches(os.fsencode(path))
+        return bool(found) and self._excludes[found[-1]]
 
 
 def _walk(root: Path, choice: _Choice) -> Iterator[Path]:

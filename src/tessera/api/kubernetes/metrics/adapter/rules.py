@@ -12,9 +12,9 @@ import msgspec
 
 from tessera.api import documents
 from tessera.api.fields import Field, in_place
-from tessera.api.kubernetes.metrics.adapter.patterns import Pattern
 from tessera.api.kubernetes.metrics.adapter.templates import Form, Template, read_template
 from tessera.api.kubernetes.metrics.paths import RESOURCES, find_resource
+from tessera.api.patterns import Pattern
 from tessera.errors import InvalidInput
 
 __all__ = ["AdapterRule", "AdapterRules", "read_adapter_rules"]

@@ -1,9 +1,10 @@
-"""Regular expressions of Go: RE2, whose time grows with the text and no faster; the one importer of re2.
+"""Regular expressions of RE2, as Go has them, whose time grows with the text and no faster; the one importer of re2.
 
 Source: github.com/google/re2, "Syntax"; Go `regexp` (`Regexp.Expand`).
 """
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Final
 
@@ -11,11 +12,13 @@ import re2
 
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Pattern"]
+__all__ = ["Pattern", "PatternSet"]
 
 _LONGEST: Final = 4096
 """Characters of an expression; those that are published have fewer than 100."""
 _REFERENCE: Final = re.compile(r"\$(?:(?P<dollar>\$)|(?P<plain>[A-Za-z0-9_]+)|\{(?P<braced>[A-Za-z0-9_]+)\})")
+_SET_BYTES: Final = 1 << 28
+"""Most memory of a set of expressions; RE2's own limit, 8 MiB, is too little for some thousand."""
 
 
 @lru_cache(1 << 12)
@@ -79,3 +82,33 @@ class Pattern:
             return (found.group(key) or "") if name in numbers or name in self._compiled.groupindex else ""
 
         return _REFERENCE.sub(captured, template)
+
+
+class PatternSet:
+    """Regular expressions that are all searched for in a text at once, byte by byte; `.` matches every byte.
+
+    Args:
+        patterns: as they were written.
+        any_case: whether ASCII letters match in either case.
+
+    Raises:
+        InvalidInput: one is not a pattern, or together they are too large.
+
+    """
+
+    def __init__(self, patterns: Iterable[bytes], *, any_case: bool = False) -> None:
+        options = re2.Options()
+        options.encoding, options.dot_nl, options.max_mem = re2.Options.Encoding.LATIN1, True, _SET_BYTES
+        options.log_errors, options.case_sensitive = False, not any_case
+        self._set = re2.Set.SearchSet(options)
+        try:
+            for pattern in patterns:
+                self._set.Add(pattern)
+            self._set.Compile()
+        except re2.error as error:
+            expected = "a regular expression of RE2"
+            raise InvalidInput("regular expressions", found=shown(error.args[0]), expected=expected) from error
+
+    def matches(self, text: bytes) -> tuple[int, ...]:
+        """Return which are found in a text, by their numbers from 0 in ascending order."""
+        return tuple(sorted(self._set.Match(text) or ()))

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tessera.api.kubernetes.metrics.adapter.patterns import Pattern
+from tessera.api.patterns import Pattern, PatternSet
 from tessera.errors import InvalidInput
 
 EXPANDED = {
@@ -56,3 +56,15 @@ def test_no_expression_takes_longer_than_the_text_is_long() -> None:
     begun_s = time.process_time()
     assert not Pattern("^(a+)+$").matches("a" * 200_000 + "b")
     assert time.process_time() - begun_s < 5
+
+
+def test_a_set_says_which_of_its_patterns_are_found() -> None:
+    found = PatternSet([b"^a", b"b$", b"A.", b"\xff"])
+    assert found.matches(b"ab") == (0, 1)
+    assert found.matches(b"A\n\xff") == (2, 3)
+    assert found.matches(b"") == ()
+    assert PatternSet([b"^a"], any_case=True).matches(b"A") == (0,)
+    assert PatternSet([]).matches(b"a") == ()
+    assert PatternSet([b"x%d.*y" % each for each in range(5_000)]).matches(b"x7..y") == (7,)
+    with pytest.raises(InvalidInput, match="is not a regular expression of RE2"):
+        PatternSet([b"a", b"["])
