@@ -229,3 +229,14 @@ def test_every_line_of_json_is_found(value: documents.Plain) -> None:
             check(child, (*path, step))
 
     check(value, ())
+
+
+@given(
+    st.text(st.one_of(st.sampled_from("a \t\n\r\x85\u2028\u2029\ufeff#:-'\"|>%\x1b\x7f"), st.characters(codec="utf-8")))
+)
+def test_a_text_is_the_same_after_it_was_written_and_read(text: str) -> None:
+    for block in (False, True):
+        data: documents.Plain = {"env": [{"name": "A", "value": text}], "command": ["sh", "-c", text]}
+        written = documents.write(data, block=block)
+        assert documents.one("a.yaml", written).data == data
+        assert not set(written) & set("\x85\u2028\u2029"), "which other readers of YAML fold"

@@ -227,6 +227,15 @@ class KubeSuite:
         await kube.evict("suite-pod", NAMESPACE, uid=uid)
         assert await kube.get(PODS, "suite-pod", NAMESPACE) is None
 
+    async def test_an_object_of_another_uid_is_not_deleted(self, kube: Kube) -> None:
+        uid = (await kube.create(CONFIG_MAPS, config_map("one")))["metadata"]["uid"]
+        with pytest.raises(Conflict, match="ConfigMap default/one"):
+            await kube.delete(CONFIG_MAPS, "one", namespace=NAMESPACE, uid="00000000-0000-4000-8000-000000000000")
+        assert await kube.get(CONFIG_MAPS, "one", NAMESPACE) is not None
+        await kube.delete(CONFIG_MAPS, "one", namespace=NAMESPACE, uid=uid)
+        assert await kube.get(CONFIG_MAPS, "one", NAMESPACE) is None
+        await kube.delete(CONFIG_MAPS, "one", namespace=NAMESPACE, uid=uid)
+
     async def test_a_kind_that_is_not_installed_is_distinguished_from_an_object_that_is_not_there(
         self, kube: Kube
     ) -> None:

@@ -58,7 +58,8 @@ class KubeApi:
         if request.method == "PATCH":
             return await self.kube.patch(kind, name, msgspec.json.decode(await request.read()), namespace=namespace)
         if request.method == "DELETE":
-            await self.kube.delete(kind, name, namespace=namespace)
+            only = msgspec.json.decode(await request.read()).get("preconditions", {})
+            await self.kube.delete(kind, name, namespace=namespace, uid=only.get("uid", ""))
             return {"kind": "Status", "apiVersion": "v1", "status": "Success"}
         if name:
             return await self.kube.get(kind, name, namespace)

@@ -37,6 +37,8 @@ _RESOLVE: Callable[[type, str, tuple[bool, bool]], str] = lru_cache(1 << 14)(yam
 _TAG = "tag:yaml.org,2002:"
 _FILLED_IN = "a template with its {{ }} filled in: for a Helm chart what `helm template CHART` prints"
 _UNPAIRED = re.compile(r"\\u[dD][89a-fA-F]")
+_FOLDED = re.compile("[\x85\u2028\u2029\ufeff]")
+"""Characters that YAML 1.1 reads as another where they are not escaped."""
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -143,7 +145,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar(f"{_TAG}str", text, style="|" if "\n" in text else None)
+    style = '"' if _FOLDED.search(text) else "|" if "\n" in text else None
+    return dumper.represent_scalar(f"{_TAG}str", text, style=style)
 
 
 _Dumper.add_representer(str, _represent_text)

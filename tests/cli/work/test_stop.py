@@ -7,8 +7,8 @@ import pytest
 from harness.submittedjob import SubmittedJob
 from tessera.api.kubernetes.jobs import ARCHIVE, JobRequest, job_object, own_secret
 from tessera.cli.work.stop import stop_jobs
-from tessera.clients.kube import JOBS, SECRETS, MemoryKube
-from tessera.errors import InvalidInput
+from tessera.clients.kube import JOBS, SECRETS, Kind, MemoryKube
+from tessera.errors import Conflict, InvalidInput
 
 
 @pytest.mark.anyio
@@ -38,3 +38,20 @@ async def test_all_are_stopped_or_none_and_never_what_others_submitted(capsys: p
     await stop_jobs(one.kube, ("j",), "ns")
     assert "deleted ns/j" in capsys.readouterr().out
     assert await one.kube.get(JOBS, "j", "ns") is None
+
+
+@pytest.mark.anyio
+async def test_anothers_job_that_took_the_name_meanwhile_stays() -> None:
+    class Taking(MemoryKube):
+        async def delete(
+            self, kind: Kind, name: str, *, namespace: str = "", uid: str = "", grace_s: int | None = None
+        ) -> None:
+            await super().delete(kind, name, namespace=namespace)
+            await self.create(kind, job_object(JobRequest(name=name, namespace=namespace, image="other")))
+            await super().delete(kind, name, namespace=namespace, uid=uid, grace_s=grace_s)
+
+    one = SubmittedJob(Taking())
+    await one.submit()
+    with pytest.raises(Conflict, match="Job ns/j: another object has the name now"):
+        await stop_jobs(one.kube, ("j",), "ns")
+    assert await one.kube.get(JOBS, "j", "ns") is not None

@@ -81,7 +81,9 @@ class BadNetwork:
     async def bind(self, name: str, namespace: str, *, uid: str, node: str, annotations: Mapping[str, str]) -> None:
         raise NotImplementedError
 
-    async def delete(self, kind: Kind, name: str, *, namespace: str = "", grace_s: int | None = None) -> None:
+    async def delete(
+        self, kind: Kind, name: str, *, namespace: str = "", uid: str = "", grace_s: int | None = None
+    ) -> None:
         raise NotImplementedError
 
     async def evict(self, name: str, namespace: str, *, uid: str = "") -> None:

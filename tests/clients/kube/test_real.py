@@ -18,6 +18,7 @@ from tessera.clients.kube import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     GPU_NODES,
+    JOBS,
     NODES,
     PODS,
     Expired,
@@ -139,6 +140,7 @@ async def test_each_call_is_the_request_it_should_be(tmp_path: Path) -> None:
         await kube.bind("p", "ns", uid="u", node="n", annotations={"k": "v"})
         await kube.delete(PODS, "p", namespace="ns", grace_s=0)
         await kube.evict("p", "ns")
+        await kube.delete(JOBS, "j", namespace="ns", uid="u")
         await kube.list(PODS, Selection(fields=(("a", "b"),), other_fields=(("c", "d"), ("c", "e"))))
         lines = [f"{each.method} {each.target}" for each in server.requested]
         assert lines == [
@@ -146,8 +148,9 @@ async def test_each_call_is_the_request_it_should_be(tmp_path: Path) -> None:
             "GET /api/v1/namespaces/ns/configmaps/a%3Fb",
             "PATCH /apis/tessera.dev/v1alpha1/gpunodes/n/status?fieldManager=me&force=true",
             "POST /api/v1/namespaces/ns/pods/p/binding",
-            "DELETE /api/v1/namespaces/ns/pods/p?gracePeriodSeconds=0&propagationPolicy=Background",
+            "DELETE /api/v1/namespaces/ns/pods/p",
             "POST /api/v1/namespaces/ns/pods/p/eviction",
+            "DELETE /apis/batch/v1/namespaces/ns/jobs/j",
             "GET /api/v1/pods?fieldSelector=a%3Db%2Cc%21%3Dd%2Cc%21%3De&limit=500",
         ]
         assert {each.headers["authorization"] for each in server.requested} == {"Bearer t"}
@@ -155,6 +158,9 @@ async def test_each_call_is_the_request_it_should_be(tmp_path: Path) -> None:
         binding = json.loads(server.requested[3].body)
         assert binding["metadata"] == {"name": "p", "namespace": "ns", "uid": "u", "annotations": {"k": "v"}}
         assert binding["target"]["name"] == "n"
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        assert json.loads(server.requested[4].body) == options | {"gracePeriodSeconds": 0}
+        assert json.loads(server.requested[6].body) == options | {"preconditions": {"uid": "u"}}
         assert server.connections == 1
 
 

@@ -45,6 +45,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     namespace: str
     stage: JobStage
+    uid: str = ""
     reason: str = ""
     pod: str = ""
     container: str = ""
@@ -104,6 +105,7 @@ def read_job(
         name=name,
         namespace=str(metadata.get("namespace", "")),
         stage=stage,
+        uid=str(metadata.get("uid", "")),
         reason="".join(each if each.isprintable() else "\ufffd" for each in " ".join(reason.split())),
         pod=str(as_dict(pod.get("metadata")).get("name", "")),
         container=str(container.get("name", "")),

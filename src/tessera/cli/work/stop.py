@@ -45,14 +45,17 @@ async def stop_jobs(kube: Kube, names: Sequence[str], namespace: str) -> None:
 
     Raises:
         InvalidInput: a Job does not exist, or is not one of those that `tessera jobs` lists.
+        Conflict: another Job took the name of one meanwhile, and stays.
 
     """
+    uids = dict[str, str]()
     for each in names:
         state = await state_of(kube, each, namespace)
         if not (state.by_run or state.by_render):
             hint = f"`kubectl delete job {each} -n {namespace}` deletes it"
             raise InvalidInput(f"job {namespace}/{each}", found="`tessera jobs` does not list it", hint=hint)
+        uids[each] = state.uid
     await adopt_or_delete_secrets(kube, namespace)
-    for each in names:
-        await kube.delete(JOBS, each, namespace=namespace)
+    for each, uid in uids.items():
+        await kube.delete(JOBS, each, namespace=namespace, uid=uid)
         click.echo(f"deleted {namespace}/{each}")

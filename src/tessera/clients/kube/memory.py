@@ -213,10 +213,13 @@ class MemoryKube:
         }
         self._answer(self._change(PODS, key, pod, _merged(pod, bound)))
 
-    async def delete(self, kind: Kind, name: str, *, namespace: str = "", grace_s: int | None = None) -> None:
+    async def delete(
+        self, kind: Kind, name: str, *, namespace: str = "", uid: str = "", grace_s: int | None = None
+    ) -> None:
         """Delete an object at once, regardless of its grace period: nothing here could use it."""
         del grace_s
         await self._reach(kind, namespace)
+        self._check_uid(kind, _key(kind, name, namespace), uid)
         self._remove(kind, _key(kind, name, namespace))
         self._confirm()
 
@@ -232,9 +235,7 @@ class MemoryKube:
                 allowed = (budget.get("status") or {}).get("disruptionsAllowed", 0)
                 if allowed < 1:
                     raise _forbidden(name, namespace, name_of(budget)[1])
-        if uid and uid != pod["metadata"]["uid"]:
-            found = f"another pod of that name, {pod['metadata']['uid']}"
-            raise Conflict(_subject(PODS, (namespace, name)), found=found, hint=f"observe the pod {uid} again")
+        self._check_uid(PODS, (namespace, name), uid)
         self._remove(PODS, (namespace, name))
         self._confirm()
 
@@ -296,6 +297,13 @@ class MemoryKube:
         self.break_watches()
 
     # Within
+
+    def _check_uid(self, kind: Kind, key: Key, uid: str) -> None:
+        """Reject a write to another object of the name than the one that is meant."""
+        present = self._storage.get(kind, key)
+        if uid and present is not None and uid != present["metadata"]["uid"]:
+            found = f"another object has the name now, {present['metadata']['uid']}"
+            raise Conflict(_subject(kind, key), found=found, hint=f"observe {uid} again")
 
     async def _reach(self, kind: Kind, namespace: str = "") -> None:
         await asyncio.sleep(0)

@@ -310,8 +310,17 @@ class Kube(Protocol):
         """
         ...
 
-    async def delete(self, kind: Kind, name: str, *, namespace: str = "", grace_s: int | None = None) -> None:
-        """Delete an object, immediately with a grace period of 0; a missing one is ignored."""
+    async def delete(
+        self, kind: Kind, name: str, *, namespace: str = "", uid: str = "", grace_s: int | None = None
+    ) -> None:
+        """Delete an object, that of this UID if one is given; a missing one is ignored.
+
+        With a grace period of 0 it is deleted immediately.
+
+        Raises:
+            Conflict: another object has the name now.
+
+        """
         ...
 
     async def evict(self, name: str, namespace: str, *, uid: str = "") -> None:

@@ -163,13 +163,19 @@ class HttpKube:
         body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
         await self._ask("POST", requested, body=body)
 
-    async def delete(self, kind: Kind, name: str, *, namespace: str = "", grace_s: int | None = None) -> None:
-        """Delete an object, immediately with a grace period of 0; a missing one is ignored."""
+    async def delete(
+        self, kind: Kind, name: str, *, namespace: str = "", uid: str = "", grace_s: int | None = None
+    ) -> None:
+        """Delete an object, that of this UID if one is given; a missing one is ignored."""
         requested = _Request(f"delete {_subject(kind, name, namespace)}", kind, name, namespace)
-        grace = {} if grace_s is None else {"gracePeriodSeconds": str(grace_s)}
+        # Explicit, because by default the pods of a Job would stay, and those of a Deployment would not.
+        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
+        if uid:
+            options["preconditions"] = {"uid": uid}
         try:
-            # Explicit, because by default the pods of a Job would stay, and those of a Deployment would not.
-            await self._ask("DELETE", requested, parameters={**grace, "propagationPolicy": "Background"})
+            await self._ask("DELETE", requested, body=options)
         except _Absent:
             return
 

@@ -77,6 +77,17 @@ async def test_its_address_is_printed_when_it_answers_and_leads_to_it(capsys: py
 
 
 @pytest.mark.anyio
+async def test_a_token_that_another_wrote_commands_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    one = await begun()
+    async with serving(b"here") as one.kube.listening[("ns", "j-1"), 8888]:
+        task = asyncio.create_task(follow_notebook(one.kube, ("ns", "j"), "a b\x1b]0;owned\x07\n\u202e/&", None))
+        line = await said(capsys, "token=")
+    assert "/lab?token=a%20b%1B%5D0%3Bowned%07%0A%E2%80%AE%2F%26\n" in line
+    await one.ends(0)
+    assert await task == 0
+
+
+@pytest.mark.anyio
 async def test_after_a_preemption_its_port_leads_to_its_second_pod(capsys: pytest.CaptureFixture[str]) -> None:
     one = await begun()
     with socket.create_server(("127.0.0.1", 0)) as free:

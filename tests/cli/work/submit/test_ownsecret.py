@@ -66,7 +66,7 @@ async def test_the_secret_is_there_before_the_job_and_is_the_jobs() -> None:
             return await super().create(kind, body)
 
     kube = Noting()
-    assert await create_job(kube, asked("j"), FILES) == "j"
+    assert name_of(await create_job(kube, asked("j"), FILES)) == ("ns", "j")
     assert order == ["Secret", "Job"]
     job, secret = await kube.get(JOBS, "j", "ns"), await kube.get(SECRETS, "j-own", "ns")
     assert job is not None
@@ -136,6 +136,21 @@ async def test_a_secret_that_was_taken_away_meanwhile_ends_its_job() -> None:
     assert (await jobs(kube), await owners(kube)) == ([], {})
 
 
+async def test_anothers_job_that_took_the_name_meanwhile_stays() -> None:
+    class Taking(MemoryKube):
+        async def patch(self, kind: Kind, name: str, body: Object, **more: Any) -> Object:
+            if kind == SECRETS:
+                await self.delete(JOBS, "j", namespace="ns")
+                await self.create(JOBS, job_object(asked("j")))
+                raise Conflict("Secret ns/j-own", found="it changed", hint="read it again")
+            return await super().patch(kind, name, body, **more)
+
+    kube = Taking()
+    with pytest.raises(Conflict, match="it changed"):
+        await create_job(kube, asked("j"), FILES)
+    assert (await jobs(kube), await owners(kube)) == (["j"], {})
+
+
 AWAY = Unavailable("API server", found="connection refused", hint="try again")
 
 
@@ -154,7 +169,7 @@ async def test_a_secret_that_could_not_be_given_to_its_job_is_given_by_the_next_
             await super().delete(kind, name, **more)
 
     kube = Away()
-    assert await create_job(kube, asked("j"), FILES) == "j"
+    assert name_of(await create_job(kube, asked("j"), FILES)) == ("ns", "j")
     assert (await jobs(kube), await owners(kube)) == (["j"], {"j-own": []})
     kube.away = False
     await create_job(kube, asked("next"), FILES)
@@ -187,7 +202,7 @@ async def test_who_may_not_list_secrets_submits_and_stops_all_the_same() -> None
             return await super().list(kind, selection)
 
     kube = Blind()
-    assert await create_job(kube, asked("j"), FILES) == "j"
+    assert name_of(await create_job(kube, asked("j"), FILES)) == ("ns", "j")
     await stop_jobs(kube, ("j",), "ns")
     assert await jobs(kube) == []
 

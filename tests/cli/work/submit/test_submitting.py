@@ -75,3 +75,20 @@ async def test_the_image_of_an_environment_is_found_on_the_way_to_the_job(tmp_pa
         assert container["image"] == "r.example/pytorch:1"
     assert (process.returncode, out) == (2, b"")
     assert b"--environment other: there is no such environment: choose one of pytorch" in error
+
+
+async def test_ctrl_c_deletes_no_job_of_another_that_took_the_name(tmp_path: Path) -> None:
+    words = ("run", "--image", "a", "--name", "train", "-n", "ns", "--cancel-on-interrupt")
+    api = KubeApi(kube := MemoryKube())
+    async with serving(api, tmp_path) as config, running(config, *words) as process:
+        assert process.stderr is not None
+        await asyncio.wait_for(process.stderr.readuntil(b"train: Pending"), 60)
+        api.held = ("DELETE", JOBS)
+        process.send_signal(signal.SIGINT)
+        await asyncio.wait_for(api.holds.wait(), 60)
+        await kube.delete(JOBS, "train", namespace="ns")
+        await kube.create(JOBS, {"metadata": {"name": "train", "namespace": "ns"}})
+        api.released.set()
+        await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode != 0
+    assert await jobs(kube) == ["train"]

@@ -4,6 +4,7 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from urllib.parse import quote
 
 import click
 
@@ -54,7 +55,7 @@ async def follow_notebook(
     Args:
         kube: the cluster.
         job: namespace and name.
-        token: of the notebook.
+        token: of the notebook; printed percent-encoded, as another may have written its Secret.
         port: of this machine; None for the default, or a free one if that is in use.
         patience_s: how long the notebook may take to answer before the obstacle is printed.
 
@@ -64,7 +65,7 @@ async def follow_notebook(
     async def forward(state: JobState) -> None:
         async with _forwarded(kube, state, port) as local_port:
             await _answering(kube, state, patience_s)
-            click.echo(f"http://{_HOST}:{local_port}/lab?token={token}")
+            click.echo(f"http://{_HOST}:{local_port}/lab?token={quote(token, safe='')}")
             await asyncio.Event().wait()
 
     code = await follow_job(kube, name, namespace, forward)

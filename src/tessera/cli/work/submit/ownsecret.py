@@ -21,8 +21,8 @@ from tessera.api.kubernetes.jobs import (
     secret_of,
 )
 from tessera.cli.work.submit.workoptions import WorkOptions
-from tessera.clients.kube import JOBS, SECRETS, Kube, Selection, Unanswered, name_of
-from tessera.errors import TesseraError, shown
+from tessera.clients.kube import JOBS, SECRETS, Kube, Object, Selection, Unanswered, name_of, uid_of
+from tessera.errors import Conflict, TesseraError, shown
 
 __all__ = ["adopt_or_delete_secrets", "create_job", "with_own_secret"]
 
@@ -54,13 +54,13 @@ def with_own_secret(given: WorkOptions, requested: JobRequest) -> tuple[JobReque
     return msgspec.structs.replace(requested, own_secret=own, code=ARCHIVE in files), files
 
 
-async def create_job(kube: Kube, requested: JobRequest, files: Mapping[str, bytes]) -> str:
-    """Create a Job and its own Secret, or neither; return its name.
+async def create_job(kube: Kube, requested: JobRequest, files: Mapping[str, bytes]) -> Object:
+    """Create a Job and its own Secret, or neither; return the Job.
 
     The Secret comes first, so that no pod waits for a missing one, wherever this process ends.
     """
     if not files:
-        return name_of(await kube.create(JOBS, job_object(requested)))[1]
+        return await kube.create(JOBS, job_object(requested))
     secret = await kube.create(SECRETS, own_secret(requested, files, begun=True))
     try:
         job = await kube.create(JOBS, job_object(requested))
@@ -69,22 +69,23 @@ async def create_job(kube: Kube, requested: JobRequest, files: Mapping[str, byte
     except TesseraError:
         await _without_secret(kube, requested)
         raise
-    name = name_of(job)[1]
     try:
         await kube.patch(SECRETS, requested.own_secret, owned_by(job), namespace=requested.namespace)
     except Unanswered:  # it may be the Job's already; else the next submission does it
-        return name
+        return job
     except TesseraError:
         try:
-            await kube.delete(JOBS, name, namespace=requested.namespace)
+            await kube.delete(JOBS, name_of(job)[1], namespace=requested.namespace, uid=uid_of(job))
+        except Conflict:  # it is gone, and another has its name
+            pass
         except TesseraError:  # both stay, and the next submission sets the owner
-            return name
+            return job
         await _without_secret(kube, requested)
         raise
     await adopt_or_delete_secrets(
         kube, requested.namespace, dt.datetime.fromisoformat(secret["metadata"]["creationTimestamp"])
     )
-    return name
+    return job
 
 
 async def _without_secret(kube: Kube, requested: JobRequest) -> None:

@@ -15,7 +15,7 @@ from tessera.cli.work.environmentcatalog import read_environments
 from tessera.cli.work.submit.forecast import forecast_job
 from tessera.cli.work.submit.ownsecret import create_job
 from tessera.cli.work.submit.workoptions import WorkOptions, cluster_of
-from tessera.clients.kube import JOBS, Kube
+from tessera.clients.kube import JOBS, Kube, Object, name_of, uid_of
 from tessera.errors import TesseraError
 
 __all__ = ["Follow", "submit"]
@@ -34,7 +34,7 @@ def submit(given: WorkOptions, requested: JobRequest, files: Mapping[str, bytes]
         follow: the next action.
 
     """
-    place, environment, names = cluster_of(given), given["environment"], list[str]()
+    place, environment, created = cluster_of(given), given["environment"], list[Object]()
 
     async def work() -> int:
         if given["dry_run"]:
@@ -50,16 +50,15 @@ def submit(given: WorkOptions, requested: JobRequest, files: Mapping[str, bytes]
             try:
                 await asyncio.shield(creating)
             finally:
-                names.append(await creating)
+                created.append(await creating)
             # 4. Follow it to its end, unless only its name is wanted.
+            name = name_of(created[0])[1]
             if given["detach"]:
-                click.echo(names[0])
+                click.echo(name)
                 return 0
-            return await follow(kube, names[0])
+            return await follow(kube, name)
 
-    return ended_or_interrupted(
-        work(), lambda: _interrupted(place, names, requested.namespace, delete=given["cancel_on_interrupt"])
-    )
+    return ended_or_interrupted(work(), lambda: _interrupted(place, created, delete=given["cancel_on_interrupt"]))
 
 
 async def _with_image(kube: Kube, environment: str, requested: JobRequest) -> JobRequest:
@@ -92,16 +91,17 @@ def _print_objects(requested: JobRequest, files: Mapping[str, bytes]) -> None:
     click.echo("---\n".join(write(each, block=True) for each in objects), nl=False)
 
 
-async def _interrupted(place: ClusterSource, names: list[str], namespace: str, *, delete: bool) -> int:
+async def _interrupted(place: ClusterSource, created: list[Object], *, delete: bool) -> int:
     """Print how to continue with a Job that is no longer followed, or delete it."""
-    if not names:
+    if not created:
         click.echo("nothing was submitted", err=True)
-    for name in names:
+    for job in created:
+        namespace, name = name_of(job)
         again = f"{name} -n {namespace}"
         if delete:
             try:
                 async with connected(place) as kube:
-                    await kube.delete(JOBS, name, namespace=namespace)
+                    await kube.delete(JOBS, name, namespace=namespace, uid=uid_of(job))
             except TesseraError:
                 click.echo(f"it may still be running; tessera stop {again}", err=True)
                 raise
