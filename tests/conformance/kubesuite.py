@@ -139,6 +139,12 @@ class KubeSuite:
         with pytest.raises(Unavailable, match="log of Pod default/absent"):
             [each async for each in kube.logs("absent", NAMESPACE)]
 
+    async def test_a_pod_without_a_node_has_an_empty_log(self, kube: Kube) -> None:
+        await kube.create(PODS, unplaced("suite-pod"))
+        assert [each async for each in kube.logs("suite-pod", NAMESPACE, container="c")] == []
+        with pytest.raises(InvalidInput, match="log of Pod default/suite-pod"):
+            [each async for each in kube.logs("suite-pod", NAMESPACE, container="other")]
+
     async def test_a_name_is_given_once(self, kube: Kube) -> None:
         await kube.create(CONFIG_MAPS, config_map("one"))
         with pytest.raises(Conflict, match="ConfigMap default/one"):

@@ -34,6 +34,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumping.passed_s
 
+    def passes(self, time_s: float) -> None:
+        """Let this much time pass in a call that keeps the loop busy."""
+        self._jumping.passed_s += time_s
+
 
 def run(task: Coroutine[Any, Any, _Result]) -> _Result:
     """Run a coroutine to its end in virtual time."""

@@ -59,6 +59,18 @@ FREE = {"suspend": False}
 TORN = {"terminated": {"exitCode": 1, "message": "tar: broken", "reason": "Error"}}
 NOT_UNPACKED = "its code was not unpacked, which needs tar and gzip in the image: "
 
+NO_PROGRAM = 'exec: "pyhton": executable file not found in $PATH'
+RUNC = (
+    "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "
+    f"unable to start container process: error during container init: {NO_PROGRAM}: unknown"
+)
+"""As the kubelet of Kubernetes 1.34 has it, by containerd 2.1 and runc 1.3."""
+
+
+def no_start(message: str, reason: str = "StartError") -> dict[str, Any]:
+    """The state of a container whose command could not be started."""
+    return {"terminated": {"exitCode": 128, "reason": reason, "message": message}}
+
 
 def unpack(state: dict[str, Any]) -> dict[str, Any]:
     """The status of a pod whose code is being unpacked, or was."""
@@ -83,6 +95,21 @@ STATES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None, t
         job_pod(main(KILLED), "n"),
         (JobStage.FAILED, "its command ended with 137 (OOMKilled)", 137),
     ),
+    **{
+        f"not started, {words}": (
+            FREE,
+            conditions,
+            job_pod(status, "n"),
+            (JobStage.FAILED, f"its command did not start{cause}", None),
+        )
+        for words, conditions, status, cause in (
+            ("in containerd", FAILED, main(no_start(RUNC)), f": {NO_PROGRAM}"),
+            ("not seen by the controller", {}, main(no_start(RUNC)) | {"phase": "Failed"}, f": {NO_PROGRAM}"),
+            ("beside another container", {}, beside(no_start(RUNC), {"running": {}}), f": {NO_PROGRAM}"),
+            ("in Docker", FAILED, main(no_start(NO_PROGRAM, "ContainerCannotRun")), f": {NO_PROGRAM}"),
+            ("for no reason", FAILED, main(no_start("")), ""),
+        )
+    },
     "evicted": (FREE, {}, job_pod(EVICTED, "n"), (JobStage.FAILED, "Evicted: low on memory", None)),
     "evicted, and its command killed": (
         FREE,

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,37 @@ async def test_jobs_are_listed_and_logs_printed_and_an_ended_one_is_attached_to(
             out, error = await asyncio.wait_for(process.communicate(), 60)
         assert (process.returncode, out) == (3, b"epoch 1\nepoch 2\n")
         assert b"j: Failed on n: its command ended with 3" in error
+
+
+NO_TAR = {"name": "unpack-code", "state": {"terminated": {"exitCode": 128, "message": "no tar in $PATH"}}}
+INITIALIZING = {"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}
+NO_PYTHON = {"exitCode": 128, "reason": "StartError", "message": 'exec: "python3": not found in $PATH'}
+NEVER_RAN: dict[str, tuple[dict[str, Any], str]] = {
+    "its code was not unpacked": (
+        {"initContainerStatuses": [NO_TAR], "containerStatuses": [INITIALIZING]},
+        "its code was not unpacked, which needs tar and gzip in the image: no tar in $PATH",
+    ),
+    "a program that is not in the image": (
+        {"containerStatuses": [{"name": "main", "state": {"terminated": NO_PYTHON}}]},
+        'its command did not start: exec: "python3": not found in $PATH',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NEVER_RAN)
+async def test_a_command_that_never_ran_has_a_cause_and_no_log(case: str, tmp_path: Path) -> None:
+    states, cause = NEVER_RAN[case]
+    one = SubmittedJob()
+    await one.submit()
+    await one.pod({"phase": "Failed", **states}, "n")
+    async with serving(KubeApi(one.kube), tmp_path) as config:
+        for command, code, words in (
+            ("attach", 5, f"error: job ns/j: {cause}: mend that, and submit it again"),
+            ("logs", 2, f"error: job ns/j: Failed: {cause}: there is no log; mend that, and submit it again"),
+        ):
+            async with running(config, command, "j") as process:
+                out, error = await asyncio.wait_for(process.communicate(), 60)
+            assert (process.returncode, out, words in error.decode()) == (code, b"", True), error
 
 
 async def test_a_job_of_render_is_listed_attached_to_and_stopped(tmp_path: Path) -> None:

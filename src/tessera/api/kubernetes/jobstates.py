@@ -17,6 +17,11 @@ QUEUED_JOB: Final = "kueue.x-k8s.io/job-uid"
 """Label of Kueue's Workloads: the Job that each is about. Source: kubernetes-sigs/kueue `pkg/controller/constants`."""
 _UNPACKING: Final = "PodInitializing"
 """Why a container waits for earlier ones. Source: Kubernetes, kubelet `PodInitializing`."""
+_NOT_STARTED: Final = frozenset({"StartError", "ContainerCannotRun"})
+"""Why a container ended whose command never ran. Source: containerd `internal/cri/server/container_start.go`
+(`errorStartReason`); Docker's dockershim."""
+_RUNTIME: Final = re.compile(r"^.*unable to start container process: (?:error during container init: )?|: unknown$")
+"""What runtimes say around the cause. Source: runc `libcontainer/process_linux.go`; containerd's gRPC errors."""
 _CREATING: Final = re.compile(r'^Error creating: pods "[^"]*" is ')
 """The pod's name changes each time. Source: Kubernetes, `controller_utils.go` (`FailedCreatePodReason`)."""
 
@@ -153,8 +158,10 @@ class _Pod:
         self.state = as_dict(own.get("state"))
         self.ended = as_dict(self.state.get("terminated"))
         code = self.ended.get("exitCode")
-        self.code = code if isinstance(code, int) else None
-        self.started = self.state.get("running") is not None or bool(self.ended)
+        self.not_started = self.ended.get("reason") in _NOT_STARTED
+        """Whether its command could not be started: the exit code is then the runtime's."""
+        self.code = code if isinstance(code, int) and not self.not_started else None
+        self.started = self.state.get("running") is not None or (bool(self.ended) and not self.not_started)
         self.has_others_running = any(as_dict(each.get("state")).get("running") is not None for each in states)
         conditions = {str(each.get("type")): each for each in as_dicts(self.status.get("conditions"))}
         self.scheduled = as_dict(conditions.get("PodScheduled"))
@@ -200,7 +207,7 @@ def _stage_of_pod(conditions: Mapping[str, Any], pod: _Pod) -> tuple[JobStage, s
     if pod.deleted:
         stage = JobStage.RUNNING if pod.state.get("running") is not None else JobStage.PENDING
         return stage, "its pod is being deleted", None
-    if pod.failed or (pod.code and pod.has_others_running):
+    if pod.failed or ((pod.code or pod.not_started) and pod.has_others_running):
         return _failed(conditions, pod)
     if pod.code == 0 and (pod.has_others_running or not pod.running):  # else the kubelet is about to say why it ended
         return JobStage.SUCCEEDED, "", 0
@@ -274,6 +281,9 @@ def _labels(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _why_failed(conditions: Mapping[str, Any], pod: _Pod) -> str:
+    if pod.not_started:
+        cause = _RUNTIME.sub("", " ".join(str(pod.ended.get("message", "")).split()))
+        return ": ".join(filter(None, ("its command did not start", cause)))
     if pod.code is not None:
         reason = str(pod.ended.get("reason", ""))
         return f"its command ended with {pod.code}" + (f" ({reason})" if reason not in {"", "Error"} else "")

@@ -33,12 +33,13 @@ def logs(name: str, namespace: str, kubeconfig: Path | None, context: str | None
 async def _print(place: ClusterSource, name: str, namespace: str) -> None:
     async with connected(place) as kube:
         state = await state_of(kube, name, namespace)
-        if not state.pod:
+        if not state.started:
             found = f"{state.stage.value}{': ' if state.reason else ''}{state.reason}"
-            hint = (
-                "its pod was deleted, and its log with it"
-                if state.stage.ended
-                else "try again when its pod has started"
-            )
+            if not state.stage.ended:
+                hint = "try again when its pod has started"
+            elif state.pod:
+                hint = "there is no log; mend that, and submit it again"
+            else:
+                hint = "its pod was deleted, and its log with it"
             raise InvalidInput(f"job {namespace}/{name}", found=found, hint=hint)
         await print_log(kube, state)

@@ -35,8 +35,8 @@ def run(**given: Unpack[RunOptions]) -> int:
     """Run COMMAND in an image on part of a GPU: submit a Job, explain why it is pending, follow its log.
 
     Ends with the exit code of the command. Ctrl-C leaves the Job running: `tessera attach` follows it again, `tessera
-    stop` deletes it. Needs the right to create Jobs and read pods and logs in one namespace, as Kubernetes' role
-    `edit`.
+    stop` deletes it. Needs rights in one namespace, as Kubernetes' role `edit` gives them: to create, get, list and
+    watch Jobs, to list and watch pods, and to get their logs; with --code and --cancel-on-interrupt more.
 
     The folder of --code goes into a Secret of the Job, at most 1023 KiB compressed, without what its .tesseraignore or
     .gitignore names. The image must have tar and gzip.

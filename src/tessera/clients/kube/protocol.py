@@ -368,6 +368,8 @@ class Kube(Protocol):
     ) -> AsyncIterator[bytes]:
         """Yield the log of a container of a pod, in pieces; with `follow` until it ends.
 
+        Empty for a pod without a node. A kubelet has rotated away what was written first of a long log.
+
         Args:
             name: of the pod.
             namespace: of the pod.

@@ -1,6 +1,9 @@
 """Where a Job would run, said before it is submitted."""
 
 import asyncio
+import importlib.abc
+import sys
+from typing import Any
 
 import pytest
 
@@ -42,8 +45,7 @@ async def test_where_it_would_run_or_why_not_is_known_before_it_is_submitted(cas
         if "status" in body:
             patch, (namespace, name) = {"status": body["status"]}, name_of(body)
             await one.kube.patch(kind, name, patch, namespace=namespace, subresource="status")
-    planner_is_imported_s = 60.0  # the first time
-    assert (await forecast_job(one.kube, job, planner_is_imported_s)).startswith(want)
+    assert (await forecast_job(one.kube, job, 60.0)).startswith(want)
     for kind in (PODS, NODES):
         one.kube.withhold("", kind)
         forecast = await forecast_job(one.kube, job)
@@ -59,6 +61,24 @@ def test_a_submission_does_not_wait_for_a_slow_api_server(slow: Kind) -> None:
 
     job = job_object(JobRequest(namespace="ns", image="a"))
     assert virtualtime.run(forecast_job(Slow(), job)) == "no forecast: the cluster was not read within 3 s"
+
+
+class SlowImport(importlib.abc.MetaPathFinder):
+    """A machine that needs a minute of virtual time to import the planner."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        del path, target
+        if fullname == "tessera.cli.livecluster":
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, virtualtime.VirtualLoop)
+            loop.passes(60.0)
+
+
+def test_the_import_of_the_planner_is_no_wait_for_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "tessera.cli.livecluster", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [SlowImport(), *sys.meta_path])
+    job = job_object(JobRequest(namespace="ns", image="a"))
+    assert virtualtime.run(forecast_job(MemoryKube(), job)).startswith("it would be pending: ")
 
 
 def test_all_that_is_read_for_a_forecast_has_one_deadline() -> None:

@@ -250,6 +250,7 @@ def _code(state: JobState) -> int:
     if state.stage is JobStage.SUCCEEDED:
         return 0
     if state.exit_code is None:
-        subject, logs = f"job {state.namespace}/{state.name}", f"tessera logs {state.name} -n {state.namespace}"
-        raise Conflict(subject, found=state.reason.rstrip(".") or "failed", hint=f"see `{logs}`")
+        log = f"see `tessera logs {state.name} -n {state.namespace}`"
+        hint = log if state.started else "mend that, and submit it again"
+        raise Conflict(f"job {state.namespace}/{state.name}", found=state.reason.rstrip(".") or "failed", hint=hint)
     return state.exit_code

@@ -18,9 +18,9 @@ _READING_S = 3.0
 async def forecast_job(kube: Kube, job: Object, within_s: float = _READING_S) -> str:
     """Return where a Job's pod would run now, or why it would be pending, or why that is not known."""
     try:
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(within_s) as deadline:
             await kube.list(NODES, _NO_NODE)
-            return await _placement(kube, job)
+            return await _placement(kube, job, deadline)
     except Forbidden:
         return "no forecast: you may not read the nodes and pods of the cluster; ask for ClusterRole tessera-viewer"
     except TimeoutError:
@@ -29,20 +29,23 @@ async def forecast_job(kube: Kube, job: Object, within_s: float = _READING_S) ->
         return f"no forecast: {error}"
 
 
-async def _placement(kube: Kube, job: Object) -> str:
+async def _placement(kube: Kube, job: Object, deadline: asyncio.Timeout) -> str:
     """Return where a Job's pod would run now, or why it would be pending.
 
     The planner is imported here, as that takes longer than all else before a Job is submitted, and only for those who
-    may read nodes.
+    may read nodes. It is no wait for the cluster, so the deadline moves: the first import on a machine takes seconds.
 
     Raises:
         TesseraError: the cluster cannot be read.
 
     """
+    clock_s = asyncio.get_running_loop().time
+    began_s = clock_s()
     from tessera.cli.livecluster import observe  # noqa: PLC0415 - slow to import
     from tessera.core.explain.podexplanation import explain_pod  # noqa: PLC0415 - slow to import
     from tessera.core.packing.reasons import summarize  # noqa: PLC0415 - slow to import
 
+    deadline.reschedule((deadline.when() or began_s) + clock_s() - began_s)
     template: dict[str, Any] = job["spec"]["template"]
     named = {"name": "this", "namespace": job["metadata"]["namespace"], "uid": "this"}
     pod = {
