@@ -180,7 +180,7 @@ async def test_what_is_withheld_in_a_namespace_is_refused_until_it_is_not() -> N
 @pytest.mark.parametrize(
     ("states", "cause"),
     [
-        ([], 'container "c" in pod "one" is not available'),
+        ([], 'container "c" in pod "one" is waiting to start: no logs yet'),
         (
             [{"waiting": {"reason": "PodInitializing"}}],
             'container "c" in pod "one" is waiting to start: PodInitializing',

@@ -266,8 +266,7 @@ class MemoryKube:
             raise InvalidInput(subject, found=f"container {container!r}", expected=f"one of {', '.join(names)}")
         if not (pod.get("spec") or {}).get("nodeName"):
             return  # as the API server, which asks no kubelet then
-        if waits := _why_no_log(pod, container or next(iter(names), "")):
-            raise InvalidInput(subject, found=waits, hint="try again when it has started")
+        _check_started(subject, pod, container or next(iter(names), ""))
         pieces, given, timed = self.written.get((namespace, name), []), 0, _TimedLines(since or "")
         while True:
             for piece in pieces[given:]:
@@ -392,19 +391,14 @@ def _check_identity(kind: Kind, key: Key, body: Object, present: Object) -> None
         )
 
 
-def _why_no_log(pod: Object, container: str) -> str:
-    """Return why a container of a pod has no log yet; empty if it may have one.
-
-    Source: Kubernetes, kubelet `validateContainerLogStatus`, whose answer is HTTP 400.
-    """
+def _check_started(subject: str, pod: Object, container: str) -> None:
+    """Reject a log that is not there yet, as kubelets do. Source: Kubernetes, `validateContainerLogStatus`."""
     states = (pod.get("status") or {}).get("containerStatuses") or ()
-    state = next((each.get("state") or {} for each in states if each["name"] == container), None)
-    name = f'container "{container}" in pod "{name_of(pod)[1]}"'
-    if state is None:
-        return f"{name} is not available"
-    if {"running", "terminated"} & state.keys():
-        return ""
-    return f"{name} is waiting to start: {(state.get('waiting') or {}).get('reason', 'no logs yet')}"
+    state = next((each.get("state") or {} for each in states if each["name"] == container), {})
+    if not {"running", "terminated"} & state.keys():
+        reason = (state.get("waiting") or {}).get("reason", "no logs yet")
+        found = f'container "{container}" in pod "{name_of(pod)[1]}" is waiting to start: {reason}'
+        raise InvalidInput(subject, found=found, hint="try again when it has started")
 
 
 def _unbindable(pod: Object, uid: str) -> str:

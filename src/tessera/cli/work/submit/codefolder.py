@@ -117,8 +117,8 @@ class _Choice:
     """
 
     def __init__(self, root: Path) -> None:
-        own = next((path for name in _IGNORE_FILES if (path := root / name).is_file()), None)
-        lines = _lines(f"--code {shown(str(root))}: {own.name}", own) if own else []
+        file = next((path for name in _IGNORE_FILES if (path := root / name).is_file()), None)
+        lines = _lines(f"--code {shown(str(root))}: {file.name}", file) if file else []
         self._ignored = _Patterns([*_CACHES, *lines, *_VERSIONS])
         hidden = _Patterns(_CREDENTIALS, any_case=True)
         named = [each for each in lines if _names_credentials(hidden, each)]
@@ -135,13 +135,13 @@ class _Choice:
         return True
 
 
-def _lines(subject: str, own: Path) -> list[str]:
+def _lines(subject: str, file: Path) -> list[str]:
     """Return the lines of an ignore file, of which each is a pattern."""
-    if (size := own.stat().st_size) > _LARGEST_IGNORE_FILE:
+    if (size := file.stat().st_size) > _LARGEST_IGNORE_FILE:
         hint = f"name folders, or use patterns: at most {_size(_LARGEST_IGNORE_FILE)} are read"
         raise InvalidInput(subject, found=f"it has {_size(size)}", hint=hint)
     # As git has it: a byte order mark is no part of the first pattern, and only line feeds end lines.
-    lines = own.read_text(encoding="utf-8-sig", errors="surrogateescape").split("\n")
+    lines = file.read_text(encoding="utf-8-sig", errors="surrogateescape").split("\n")
     for number, line in enumerate(lines, 1):
         try:
             _Patterns([line])
