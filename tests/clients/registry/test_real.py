@@ -182,7 +182,9 @@ async def test_a_registry_is_asked_by_http_only_where_that_was_allowed(served: R
 async def test_a_registry_whose_name_has_no_address_is_said_to_have_none() -> None:
     named = Reference(registry="registry.invalid:5000", repository="a", tag="1")
     async with HttpRegistry() as client:
-        with pytest.raises(Unavailable, match=r"no address for the name registry\.invalid: check the name"):
+        with pytest.raises(
+            Unavailable, match=r"no address for the name registry\.invalid: check the name, and this machine's DNS"
+        ):
             await client.manifest(named)
 
 

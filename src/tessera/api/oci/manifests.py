@@ -151,7 +151,7 @@ def read_platform(text: str) -> Platform:
     parts = text.split("/")
     if len(parts) not in (2, 3) or not all(parts):
         raise InvalidInput(
-            "platform", found=shown(text), expected="OS/ARCHITECTURE", hint="write linux/amd64, or the like"
+            "platform", found=shown(text), expected="a platform", hint="write OS/ARCHITECTURE, such as linux/amd64"
         )
     return Platform(*parts)
 

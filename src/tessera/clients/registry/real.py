@@ -158,7 +158,7 @@ class HttpRegistry:
         except (Unreachable, Broken) as error:
             hint = _PLAIN if origin.startswith("https:") else "check the registry's address, and the way to it"
             if isinstance(error, NoAddress):
-                hint = "check the name"
+                hint = "check the name, and this machine's DNS"
             raise Unavailable(subject, found=f"{origin}: {error}", hint=hint) from error
 
     def _to(self, origin: str) -> Connections:

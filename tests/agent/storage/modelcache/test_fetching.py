@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -66,7 +67,9 @@ async def test_a_model_for_which_there_is_no_room_has_failed_and_is_tried_again_
         assert "the disk for models lacks 5 MiB: use a larger disk" in report.reason
 
 
-async def test_a_fetch_that_brings_nothing_in_the_room_that_was_made_for_it_is_fruitless(tmp_path: Path) -> None:
+async def test_nothing_makes_room_for_a_while_for_a_fetch_that_brought_nothing_in_room_made_for_it(
+    tmp_path: Path,
+) -> None:
     readable = False
 
     class Unreadable(MemoryStore):
@@ -88,15 +91,19 @@ async def test_a_fetch_that_brings_nothing_in_the_room_that_was_made_for_it_is_f
         fetches.begin(LARGE)
         assert fetches._task is not None
         await fetches._task
-        vain = fetches.observed([]).fruitless.get("large")
-        return 0 if vain is None else vain.count
+        backoff = fetches.observed([]).room_backoffs.get("large")
+        return 0 if backoff is None else backoff.count
 
     assert [await counted(), await counted()] == [0, 0], "no room was made"
-    for count in (1, 2):
+    for count, until in ((1, "1970-01-01T01:00:02Z"), (2, "1970-01-01T02:00:02Z")):
         decided(fetches, {"small": "large"}, {})
         assert [await counted(), await counted()] == [count, count]
         decided(fetches, {}, {"large": 5 << 20})
-        assert "lacks 5 MiB: room was made in vain, and is not again for a while (" in fetches.report("large").reason
+        reason = fetches.report("large").reason
+        assert re.fullmatch(
+            rf"model large: its last fetch brought nothing \(.*403 Forbidden.*\): other models stay until {until}",
+            reason,
+        )
     readable = True
     assert await counted() == 0
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from harness.flakys3 import FlakyS3
 from harness.modelsyncs import CONTENTS, FIRST, QUICK, SECOND, contents, run, s3
+from tessera.agent.nodefiles import remove_any
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.mirror import sync_mirror
 from tessera.agent.storage.models.sync import sync
@@ -126,10 +127,15 @@ def test_a_mirror_beside_revisions_is_refused_with_what_to_remove(tmp_path: Path
     top = tmp_path / "top"
     revision = run(MemoryStore(FIRST), top).revision
     shutil.copy(mirrored / NOTES / "mirror.json", top / NOTES)
-    fix = r"it has a mirror and revisions: to keep the revisions remove \S+/mirror\.json"
-    with pytest.raises(Conflict, match=fix):
-        run(MemoryStore(FIRST), top)
-    with pytest.raises(Conflict, match=fix):
-        sync_mirror(MemoryStore(FIRST), top, QUICK)
+    own = f"{top}/{NOTES}/manifests, {top}/versions, {top}/current"
+    fix = f"to keep the revisions remove {top}/{NOTES}/mirror.json; to keep the mirror remove {own}"
+    for refused in (run, lambda store, folder: sync_mirror(store, folder, QUICK)):
+        with pytest.raises(Conflict, match=f"it has a mirror and revisions: {fix}$"):
+            refused(MemoryStore(FIRST), top)
+    shutil.copytree(top, tmp_path / "other", symlinks=True)
     (top / NOTES / "mirror.json").unlink()
     assert run(MemoryStore(FIRST), top).revision == revision
+    for name in (f"{NOTES}/manifests", "versions", "current"):
+        remove_any(tmp_path / "other" / name)
+    sync_mirror(MemoryStore(FIRST), tmp_path / "other", QUICK)
+    assert contents(tmp_path / "other") == FIRST

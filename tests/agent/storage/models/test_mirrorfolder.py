@@ -165,12 +165,12 @@ class SyncingReads(ChunkReads):
 def test_files_that_a_sync_replaces_meanwhile_are_not_called_damaged(tmp_path: Path) -> None:
     name = sync_mirror(MemoryStore(FIRST), tmp_path, QUICK).revision
     assert MirrorFolder(tmp_path).damaged(name, SyncingReads(tmp_path, 1)) == {}
-    with pytest.raises(Conflict, match="a sync replaces files, or was ended while it did: wait for it, or sync again"):
+    with pytest.raises(Conflict, match="a sync is replacing files, or was killed: wait for it, or sync again"):
         MirrorFolder(tmp_path).damaged(name, SyncingReads(tmp_path, 1000))
     (tmp_path / "config.json").write_bytes(b"wrong")
     assert MirrorFolder(tmp_path).damaged(name, ChunkReads()).keys() == {"config.json"}
     shutil.copy(tmp_path / NOTES / "mirror.json", tmp_path / NOTES / "mirror-next.json")  # as while it installs
-    with pytest.raises(Conflict, match="a sync replaces files"):
+    with pytest.raises(Conflict, match="a sync is replacing files"):
         MirrorFolder(tmp_path).damaged(name, ChunkReads())
 
 

@@ -15,12 +15,12 @@ from tessera.core.storage.models.cacheplan import (
     CancelFetch,
     EvictRevision,
     Fetching,
-    FruitlessFetches,
     ModelOnDisk,
     ModelOnNode,
     RemoveModel,
     RemoveStaged,
     RemoveSuperseded,
+    RoomBackoff,
     VerifyRevision,
     plan_cache,
     withheld_reason,
@@ -422,8 +422,8 @@ def test_nothing_makes_room_for_a_model_whose_fetch_brought_nothing_until_a_paus
     found = {"a": there(HERE), "b": ModelOnNode(ModelOnDisk("", ()), staged_bytes=10)}
 
     def plan(now_s: float, identity: str = desired["big"].identity) -> CachePlan:
-        vain = {"big": FruitlessFetches(identity, count, 1000.0, "403 Forbidden")}
-        fetching = Fetching(now_s=now_s, needs={"big": 20}, fruitless=vain)
+        paused = {"big": RoomBackoff(identity, count, 1000.0, "403 Forbidden")}
+        fetching = Fetching(now_s=now_s, needs={"big": 20}, room_backoffs=paused)
         return plan_cache(desired, found, fetching=fetching, displaced={})
 
     early, late = plan(999.0 + pause_s), plan(1000.0 + pause_s)
@@ -564,7 +564,7 @@ class Node(RuleBasedStateMachine):
         """What did not fit when it was fetched last."""
         self.now_s = 0.0
         self.reports: dict[str, ObservedModel] = {}
-        self.fruitless: dict[str, FruitlessFetches] = {}
+        self.backoffs: dict[str, RoomBackoff] = {}
         self.staged: dict[str, int] = {}
         """Bytes of fetches that were interrupted or failed."""
         self.damaged: set[tuple[str, str]] = set()
@@ -639,7 +639,7 @@ class Node(RuleBasedStateMachine):
         """What is fetched is the current one, unless another is named; the fetch itself removes what is superseded."""
         name, self.fetched, self.made = self.fetched, "", self.made + 1
         self.staged.pop(name, None)
-        self.fruitless.pop(name, None)
+        self.backoffs.pop(name, None)
         desired = self.desired.get(name)
         here = desired is not None and desired.revision in self.revisions.get(name, ())
         if desired is not None and here and (name, desired.revision) not in self.damaged:
@@ -667,10 +667,10 @@ class Node(RuleBasedStateMachine):
     @precondition(lambda self: self.fetched in self.desired)
     def fetch_fails(self, staged: int) -> None:
         name = self.fetched
-        former = self.fruitless.pop(name, None)
+        former = self.backoffs.pop(name, None)
         if staged <= self.staged.get(name, 0):
             again = former.count if former is not None else 0
-            self.fruitless[name] = FruitlessFetches(self.desired[name].identity, again + 1, self.now_s)
+            self.backoffs[name] = RoomBackoff(self.desired[name].identity, again + 1, self.now_s)
         self.fetch_ends(staged)
         self.report(name, failures=1, failed_s=self.now_s)
 
@@ -700,7 +700,7 @@ class Node(RuleBasedStateMachine):
     @precondition(lambda self: self.plan is None)
     def look(self) -> None:
         found = self.on_disk()
-        fetching = Fetching(self.now_s, self.fetched, self.reports, dict(self.needs), dict(self.fruitless))
+        fetching = Fetching(self.now_s, self.fetched, self.reports, dict(self.needs), dict(self.backoffs))
         former = self.displaced
         self.plan = plan = plan_cache(self.desired, found, fetching=fetching, displaced=self.displaced)
         self.displaced = dict(plan.displaced)
@@ -708,17 +708,17 @@ class Node(RuleBasedStateMachine):
             most = max(each.urgency for each in self.desired.values())
             assert self.desired[self.fetched].urgency < most, "only a less urgent fetch is interrupted"
         assert self.damaged.isdisjoint(plan.offered.items()), "what is damaged is offered to no new pod"
-        vain = {
+        paused = {
             name
-            for name, each in self.fruitless.items()
+            for name, each in self.backoffs.items()
             if self.now_s - each.failed_s < 3600.0 and name in self.desired
             if each.identity == self.desired[name].identity
         }
         made_for = {each.makes_room_for for each in plan.steps if isinstance(each, RemoveStaged)}
         made_for |= {other for name, other in plan.displaced.items() if former.get(name) != other}
-        assert vain.isdisjoint(made_for), "what brought nothing is removed for by nothing"
+        assert paused.isdisjoint(made_for), "nothing makes room for a model in its back-off"
         for name, missing in plan.refused.items():
-            if name in vain or name in self.fruitless:
+            if name in paused or name in self.backoffs:
                 continue
             freed = sum(self.staged[each] for each in self.less_urgent(name))
             assert freed <= self.needs[name] - missing, "what is not complete stops no more urgent model"

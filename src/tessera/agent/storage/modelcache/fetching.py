@@ -12,8 +12,9 @@ from tessera.agent.storage.models.cancellation import Cancellation
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.agent.storage.models.staging import SyncOptions
 from tessera.agent.storage.models.sync import Synced, sync
+from tessera.api.kubernetes.times import time_text
 from tessera.clients.store import ObjectStore
-from tessera.core.storage.models.cacheplan import CachePlan, Fetching, FruitlessFetches, was_fruitless
+from tessera.core.storage.models.cacheplan import CachePlan, Fetching, RoomBackoff, room_backoff
 from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel
 from tessera.core.storage.models.retention import TooLittleRoom
 from tessera.errors import Unavailable
@@ -163,7 +164,7 @@ class Fetches:
         """Result of the last fetch of each model, also of the former agent's."""
         self.needs: dict[str, int] = {}
         """Models that did not fit, with the bytes that they lacked, until the next plan decides on them."""
-        self._fruitless: dict[str, FruitlessFetches] = {}
+        self._backoffs: dict[str, RoomBackoff] = {}
         self._refused: set[str] = set()
         """Models for which there was too little room, until they are fetched again."""
         self._with_room: set[str] = set()
@@ -191,7 +192,7 @@ class Fetches:
             running=self.busy,
             reports=reports,
             needs=dict(self.needs),
-            fruitless=dict(self._fruitless),
+            room_backoffs=dict(self._backoffs),
             refused=frozenset(self._refused),
         )
 
@@ -208,11 +209,14 @@ class Fetches:
             self.needs.pop(name, None)
             if name in plan.refused:
                 self._refused.add(name)
-                missing = f"the disk for models lacks {-(-plan.refused[name] // 2**20)} MiB"
-                fix = _NO_ROOM
-                if was_fruitless(desired[name], self.observed(desired)):
-                    fix = f"room was made in vain, and is not again for a while ({self._fruitless[name].reason})"
-                self.refuse(desired[name], f"{self._disk.folder}: {missing}: {fix}")
+                backoff = room_backoff(desired[name], self.observed(desired))
+                if backoff is None:
+                    missing = f"the disk for models lacks {-(-plan.refused[name] // 2**20)} MiB"
+                    reason = f"{self._disk.folder}: {missing}: {_NO_ROOM}"
+                else:
+                    fix = f"other models stay until {time_text(backoff.until_s)}"
+                    reason = f"model {name}: its last fetch brought nothing ({backoff.reason}): {fix}"
+                self.refuse(desired[name], reason)
                 continue
             self._with_room.add(name)
             if others := [other for other, by in plan.displaced.items() if by == name]:
@@ -251,7 +255,7 @@ class Fetches:
                 self.refuse(model, str(error) or type(error).__name__, error)
         else:
             self._log.info("model_fetched", model=model.name)
-            self._fruitless.pop(model.name, None)
+            self._backoffs.pop(model.name, None)
             self._most_bytes.pop(model.name, None)
             self._end(model, former, "Ready", checked_s=self._now_s(), failed_s=0.0, failures=0, reason="")
         finally:
@@ -259,15 +263,15 @@ class Fetches:
             self._wake()
 
     def _note_failure(self, model: DesiredModel, reason: str) -> None:
-        """Count a fetch for which room was made as fruitless, unless it brought further bytes."""
-        former = self._fruitless.get(model.name)
+        """Back off from making room for a model that failed in room made for it, unless it brought further bytes."""
+        former = self._backoffs.get(model.name)
         again = former.count if former is not None and former.identity == model.identity else 0
         done = self._running.done_bytes if self._running is not None else 0
         if done > self._most_bytes.get(model.name, 0):
             self._most_bytes[model.name] = done
-            self._fruitless.pop(model.name, None)
+            self._backoffs.pop(model.name, None)
         elif model.name in self._with_room:
-            self._fruitless[model.name] = FruitlessFetches(model.identity, again + 1, self._now_s(), reason)
+            self._backoffs[model.name] = RoomBackoff(model.identity, again + 1, self._now_s(), reason)
         self._with_room.discard(model.name)
 
     def _end(self, model: DesiredModel, former: ObservedModel, state: str, **fields: object) -> None:

@@ -54,7 +54,8 @@ class MirrorFolder(SyncedFolder):
 
         """
         if self._has_revisions and self.exists:
-            fix = f"to keep the revisions remove {self._stored}; to keep the mirror remove {self.notes / 'manifests'}"
+            revisions = f"{self.notes}/manifests, {self.top}/versions, {self.top}/current"
+            fix = f"to keep the revisions remove {self._stored}; to keep the mirror remove {revisions}"
             raise Conflict(str(self.top), found="it has a mirror and revisions", hint=fix)
 
     def _own_folders(self) -> tuple[Path, ...]:
@@ -145,7 +146,7 @@ class MirrorFolder(SyncedFolder):
             # An install writes its manifest before it replaces files, and makes it the mirror's after the last one.
             if not found or (self._installed() == installed and not os.path.lexists(self._next)):
                 return found
-        found_now = "a sync replaces files, or was ended while it did"
+        found_now = "a sync is replacing files, or was killed"
         raise Conflict(str(self.top), found=found_now, hint="wait for it, or sync again")
 
     def _installed(self) -> tuple[int, int]:

@@ -180,7 +180,7 @@ class SyncedFolder(abc.ABC):
         return status.f_bavail * status.f_frsize
 
     def clear_staging(self, keep: str = "") -> None:
-        """Remove what earlier syncs left unfinished, except that of one plan, unless that has links or the like."""
+        """Remove what earlier syncs left unfinished; what one plan left stays, if it is files and folders alone."""
         for path in self.staging.iterdir():
             if path.name != keep or not has_files_alone(path):
                 remove_any(path)

@@ -21,17 +21,20 @@ __all__ = [
     "CancelFetch",
     "EvictRevision",
     "Fetching",
-    "FruitlessFetches",
     "ModelOnDisk",
     "ModelOnNode",
     "RemoveModel",
     "RemoveStaged",
     "RemoveSuperseded",
+    "RoomBackoff",
     "VerifyRevision",
     "plan_cache",
-    "was_fruitless",
+    "room_backoff",
     "withheld_reason",
 ]
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 3600.0, 86400.0
+"""The first pause of a back-off; each further one is twice as long."""
 
 
 class ModelOnDisk(msgspec.Struct, frozen=True):
@@ -75,12 +78,12 @@ class ModelOnNode(msgspec.Struct, frozen=True):
     staged_bytes: int = 0
 
 
-class FruitlessFetches(msgspec.Struct, frozen=True):
-    """Fetches in a row of a model, for which room was made, that failed and brought no further bytes.
+class RoomBackoff(msgspec.Struct, frozen=True):
+    """Why nothing makes room for a model for a while: fetches for which room was made failed without further bytes.
 
     Args:
         identity: of the model when it was fetched.
-        count: how many.
+        count: how many such fetches in a row.
         failed_s: when the last one failed, in seconds since 1970.
         reason: why.
 
@@ -91,6 +94,11 @@ class FruitlessFetches(msgspec.Struct, frozen=True):
     failed_s: float
     reason: str = ""
 
+    @property
+    def until_s(self) -> float:
+        """When others may make room again, in seconds since 1970."""
+        return self.failed_s + min(_FIRST_PAUSE_S * (1 << min(self.count - 1, 9)), _LONGEST_PAUSE_S)
+
 
 class Fetching(msgspec.Struct, frozen=True):
     """The fetches of a node.
@@ -100,7 +108,7 @@ class Fetching(msgspec.Struct, frozen=True):
         running: the model that is fetched just now; empty for none.
         reports: results of the last fetches.
         needs: models that did not fit when they were fetched last, with the bytes that they lacked, undecided yet.
-        fruitless: models for which room was made in vain: their fetch failed and brought no further bytes.
+        room_backoffs: models for which nothing makes room for a while, also past ones, which later ones follow.
         refused: models for which there was too little room by the last plan that decided on them.
 
     """
@@ -109,7 +117,7 @@ class Fetching(msgspec.Struct, frozen=True):
     running: str = ""
     reports: Mapping[str, ObservedModel] = {}
     needs: Mapping[str, int] = {}
-    fruitless: Mapping[str, FruitlessFetches] = {}
+    room_backoffs: Mapping[str, RoomBackoff] = {}
     refused: frozenset[str] = frozenset()
 
 
@@ -403,12 +411,11 @@ def _room_for(
     """Return how other models make room for one.
 
     First what was fetched in part of models for which there is too little room, and of less urgent ones, the least
-    urgent first; then what no new pod gets, least
-    recently used first; then models of lower priority that are not pinned, the lowest first. A model never makes room
-    for one of its own priority, so that two do not take turns.
+    urgent first; then what no new pod gets, least recently used first; then models of lower priority that are not
+    pinned, the lowest first. A model never makes room for one of its own priority, so that two do not take turns.
     """
     missing_bytes = fetching.needs[model.name]
-    if was_fruitless(model, fetching):
+    if room_backoff(model, fetching) is not None:
         return _Room(missing_bytes=missing_bytes)
     candidates = [
         each
@@ -430,17 +437,14 @@ def _room_for(
     )
 
 
-def was_fruitless(model: DesiredModel, fetching: Fetching) -> bool:
-    """Return whether room was made for a model in vain, so lately that nothing is removed for it again."""
-    last = fetching.fruitless.get(model.name)
-    if last is None or last.identity != model.identity:
-        return False
-    pause_s = min(_FIRST_PAUSE_S * (1 << min(last.count - 1, 9)), _LONGEST_PAUSE_S)
-    return fetching.now_s - last.failed_s < pause_s
+def room_backoff(model: DesiredModel, fetching: Fetching) -> RoomBackoff | None:
+    """Return the back-off of a model for which nothing makes room now; None where others may."""
+    last = fetching.room_backoffs.get(model.name)
+    if last is None or last.identity != model.identity or fetching.now_s >= last.until_s:
+        return None
+    return last
 
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 3600.0, 86400.0
-"""After a fruitless fetch nothing makes room for the model for so long; twice as long after each further one."""
 _STAGED, _SUPERSEDED, _CURRENT = range(3)
 """The order in which room is made."""
 
