@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -177,7 +178,8 @@ async def test_a_process_runs_in_the_outermost_pod_of_this_node(tmp_path: Path, 
     assert view(tmp_path, (hostile,)).running([UID]) == want
 
 
-# sentence: control groups and names of processes, and the containers that run; the status has `main` as 1, `side` as 2
+# sentence: control groups and names of processes as they started, and the containers that run; the status has `main` as
+# 1, `side` as 2
 CONTAINERS: dict[str, tuple[dict[str, str], set[str]]] = {
     "no process": ({}, set()),
     "its own": ({f"{1:064x}": "python"}, {"main"}),
@@ -185,7 +187,9 @@ CONTAINERS: dict[str, tuple[dict[str, str], set[str]]] = {
     "one of the other container": ({f"{2:064x}": "python"}, {"side"}),
     "one that the status does not show yet": ({f"{3:064x}": "python"}, {"main", "side"}),
     "that of the pod": ({f"{3:064x}": "pause"}, set()),
-    "that of the pod beside its own": ({f"{1:064x}": "python", f"{3:064x}": "pause"}, {"main"}),
+    "that of the pod beside its own": ({f"{3:064x}": "pause", f"{1:064x}": "python"}, {"main"}),
+    "one of that name beside that of the pod": ({f"{3:064x}": "pause", f"{4:064x}": "pause"}, {"main", "side"}),
+    "one of that name that started after its own": ({f"{1:064x}": "python", f"{3:064x}": "pause"}, {"main", "side"}),
     "its own of that name": ({f"{1:064x}": "pause"}, {"main"}),
     "one of a group of unknown form": ({"abc": "python"}, {"main", "side"}),
 }
@@ -197,14 +201,52 @@ async def test_a_container_may_run_while_a_process_may_be_its_own(tmp_path: Path
     for number, (group, name) in enumerate(processes.items(), 10):
         run(tmp_path, number, f"kubepods/pod{UID}/{group}")
         (tmp_path / f"proc/{number}/comm").write_text(f"{name}\n")
+        (tmp_path / f"proc/{number}/stat").write_text(stat(number, name, start=number))
     run(tmp_path, 30, f"kubepods/pod{'ab' * 16}/{4:064x}")
+    asked = {(UID, "main"), (UID, "side"), ("another-uid", "main")}
+    assert view(tmp_path, (of_containers("containerd"),)).running_containers(asked) == {(UID, name) for name in want}
+
+
+def stat(number: int, name: str, *, start: int) -> str:
+    return f"{number} ({name}) S {' '.join(['0'] * 18)} {start} 0\n"
+
+
+def of_containers(runtime: str) -> dict[str, Any]:
+    """Return a pod whose status has `main` and `side`."""
     own, statuses = pod("p"), [("main", 1), ("side", 2)]
     own["metadata"]["uid"] = UID
     own["status"] = {
-        "containerStatuses": [{"name": name, "containerID": f"containerd://{number:064x}"} for name, number in statuses]
+        "containerStatuses": [{"name": name, "containerID": f"{runtime}://{number:064x}"} for name, number in statuses]
     }
-    asked = {(UID, "main"), (UID, "side"), ("another-uid", "main")}
-    assert view(tmp_path, (own,)).running_containers(asked) == {(UID, name) for name in want}
+    return own
+
+
+# sentence: the runtime, the processes of unknown containers named `pause` by their `stat`, and whether some may run
+PAUSES: dict[str, tuple[str, list[str], bool]] = {
+    "the first under containerd": ("containerd", [stat(10, "pause", start=1), stat(11, "pause", start=2)], True),
+    "the only one under containerd": ("containerd", [stat(10, "pause", start=1)], False),
+    "the only one under cri-dockerd": ("docker", [stat(10, "pause", start=1)], False),
+    "a name with brackets and blanks": ("containerd", [stat(10, "pause) S 0 (x", start=1)], False),
+    "two that started at once": ("containerd", [stat(10, "pause", start=1), stat(11, "pause", start=1)], True),
+    "one that may have started before": ("containerd", [stat(10, "pause", start=1), ""], True),
+    "one of which the start is not known": ("containerd", [""], True),
+    "the first of a runtime that may have started none for the pod": ("cri-o", [stat(10, "pause", start=1)], True),
+    "the first of an unknown runtime": ("", [stat(10, "pause", start=1)], True),
+}
+
+
+@pytest.mark.parametrize("case", PAUSES)
+async def test_a_process_named_pause_is_none_of_a_container_only_if_it_was_certainly_the_pod_s_first(
+    tmp_path: Path, case: str
+) -> None:
+    """Any program may be called so, and the status may not show its container yet."""
+    runtime, found, may_run = PAUSES[case]
+    for number, text in enumerate(found, 10):
+        run(tmp_path, number, f"kubepods/pod{UID}/{number:064x}")
+        (tmp_path / f"proc/{number}/comm").write_text("pause\n")
+        (tmp_path / f"proc/{number}/stat").write_text(text)
+    got = view(tmp_path, (of_containers(runtime),)).running_containers({(UID, "main")})
+    assert got == ({(UID, "main")} if may_run else set())
 
 
 # sentence: control groups of the processes, whether the PID namespace is the machine's, and whether the view is blind

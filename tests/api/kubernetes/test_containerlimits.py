@@ -10,6 +10,7 @@ from tessera.api.kubernetes.containerlimits import (
     containers_in_order,
     holds_devices,
     lasting_containers,
+    runtime_of,
     was_admitted,
     was_created,
 )
@@ -79,3 +80,22 @@ def test_ids_of_containers_are_those_of_the_runtime() -> None:
     status = {kind: [{"name": kind, "containerID": f"containerd://{kind}-1"}, {"name": "waits"}] for kind in kinds}
     assert list(container_ids({"status": status})) == [(f"{kind}-1", kind) for kind in kinds]
     assert list(container_ids({})) == []
+
+
+# sentence: a status, and the runtime
+RUNTIMES: dict[str, tuple[object, str]] = {
+    "none was created": ({"containerStatuses": [{"name": "a"}]}, ""),
+    "no status": (None, ""),
+    "one was created": (
+        {"containerStatuses": [{"name": "a"}, {"name": "b", "containerID": "containerd://1"}]},
+        "containerd",
+    ),
+    "an init container": ({"initContainerStatuses": [{"name": "a", "containerID": "cri-o://1"}]}, "cri-o"),
+    "an id without a runtime": ({"containerStatuses": [{"name": "a", "containerID": "1"}]}, ""),
+}
+
+
+@pytest.mark.parametrize("case", RUNTIMES)
+def test_the_runtime_is_that_which_created_a_container(case: str) -> None:
+    status, want = RUNTIMES[case]
+    assert runtime_of({"status": status}) == want

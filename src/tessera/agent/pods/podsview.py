@@ -16,6 +16,7 @@ from tessera.api.kubernetes.containerlimits import (
     containers_in_order,
     holds_devices,
     lasting_containers,
+    runtime_of,
 )
 from tessera.api.kubernetes.podstates import is_finished, is_terminating
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, uid_of, version_of
@@ -47,9 +48,12 @@ _FIRST_NAMESPACE = "pid:[4026531836]"
 """The PID namespace of the machine. Source: Linux `include/linux/proc_ns.h`, PROC_PID_INIT_INO."""
 _THREADS = 16
 """The place of the number of threads behind the state."""
+_START = 18
+"""The place of the time of the start behind the state."""
 _PAUSE = "pause"
-"""Name of the process that a container runtime starts before a pod's containers, and ends after them.
-Source: containerd, CRI-O and cri-dockerd run Kubernetes `build/pause`."""
+"""Name of the process that these runtimes start before a pod's containers, and end after them. CRI-O leaves it out.
+Source: containerd and cri-dockerd run Kubernetes `build/pause`; CRI-O, `drop_infra_ctr`."""
+_STARTING_PAUSE = frozenset({"containerd", "docker"})
 _LEAST_UID = 4
 """Length of a UID searched among control groups; every real one has 36 characters."""
 
@@ -291,14 +295,24 @@ class PodsView:
 
         Which container a process is in says its control group, by the id in the pod's status. One of an unknown id
         may be of any: a status can be late. Only the process that holds a pod's namespaces, from before its first
-        container to after its last, is of none.
+        container to after its last, is of none. A tenant may choose a process's name, and not that it is the first.
         """
         asked = frozenset(containers)
-        running: dict[str, set[str]] = {}
+        found: dict[str, dict[Path, str]] = {}
         for uid, container, process in self._processes({uid for uid, _ in asked}):
-            if container or _text(process / "comm").strip() != _PAUSE:
-                running.setdefault(uid, set()).add(container)
+            found.setdefault(uid, {})[process] = container
+        running = {
+            uid: {own for process, own in of_pod.items() if own or not self._holds_namespaces(uid, process, of_pod)}
+            for uid, of_pod in found.items()
+        }
         return frozenset(each for each in asked if not running.get(each[0], set()).isdisjoint({each[1], ""}))
+
+    def _holds_namespaces(self, uid: str, process: Path, of_pod: Iterable[Path]) -> bool:
+        """Return whether a process is certainly none of a container: it started before all others of its pod."""
+        if _text(process / "comm").strip() != _PAUSE or runtime_of(self.find(uid) or {}) not in _STARTING_PAUSE:
+            return False
+        start = _started(process)
+        return start > 0 and all(start < _started(other) for other in of_pod if other != process)
 
     def _processes(self, uids: Iterable[str]) -> Iterator[tuple[str, str, Path]]:
         """Yield the processes of these pods: UID, name of the container if its id is known, folder in the table."""
@@ -358,6 +372,12 @@ def _is_zombie(stat: str) -> bool:
     """
     state, *fields = stat.rpartition(")")[2].split() or ("",)
     return state in {"Z", "X"} and fields[_THREADS : _THREADS + 1] in (["0"], ["1"])
+
+
+def _started(process: Path) -> int:
+    """Return when a process started, in ticks of the clock; 0 if it has ended. Source: proc_pid_stat(5), field 22."""
+    fields = _text(process / "stat").rpartition(")")[2].split()[1:]
+    return int(fields[_START]) if len(fields) > _START else 0
 
 
 def by_uid(pods: Iterable[Object]) -> dict[str, Object]:

@@ -12,6 +12,7 @@ __all__ = [
     "containers_in_order",
     "holds_devices",
     "lasting_containers",
+    "runtime_of",
     "was_admitted",
     "was_created",
 ]
@@ -52,6 +53,14 @@ def container_ids(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for each in status.get(kind) or ():
             if name := str(each.get("containerID") or "").rpartition("/")[2]:
                 yield name, str(each.get("name") or "")
+
+
+def runtime_of(pod: Mapping[str, Any]) -> str:
+    """Return the runtime that created a pod's containers: of `containerd://ID` `containerd`; empty if none did."""
+    status = pod.get("status") or {}
+    found = (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ()))
+    ids = (str(each.get("containerID") or "").partition("://") for each in found)
+    return next((runtime for runtime, _, name in ids if name), "")
 
 
 def holds_devices(pod: Mapping[str, Any]) -> bool:

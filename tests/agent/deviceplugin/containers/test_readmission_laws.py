@@ -27,6 +27,16 @@ GIB = 15
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
+def process(node: Node, uid: str, container: str, command: str) -> None:
+    """Let a process of a pod start, after those that run."""
+    number = 100 + len(list(node.proc.iterdir()))
+    folder = node.proc / str(number)
+    folder.mkdir()
+    (folder / "cgroup").write_text(f"0::/kubepods/besteffort/pod{uid}/{container}\n")
+    (folder / "comm").write_text(f"{command}\n")
+    (folder / "stat").write_text(f"{number} ({command}) S {' '.join(['0'] * 18)} {number} 0\n")
+
+
 def run(node: Node, name: str, *, pause: bool, ends: bool) -> None:
     """Let the container of a pod run, or have run: as its status and the process table show it."""
     own = hashlib.sha256(name.encode()).hexdigest()
@@ -35,10 +45,7 @@ def run(node: Node, name: str, *, pause: bool, ends: bool) -> None:
     if not ends:
         processes[own] = "python"
     for container, command in processes.items():
-        folder = node.proc / str(100 + len(list(node.proc.iterdir())))
-        folder.mkdir()
-        (folder / "cgroup").write_text(f"0::/kubepods/besteffort/pod{uid}/{container}\n")
-        (folder / "comm").write_text(f"{command}\n")
+        process(node, uid, container, command)
     status = {"phase": "Running", "containerStatuses": [{"name": "main", "containerID": f"containerd://{own}"}]}
     node.pods["default", name] = node.watched["default", name] = {**node.pods["default", name], "status": status}
 
@@ -119,6 +126,63 @@ async def test_what_a_container_had_by_name_is_its_pod_s_again(node: Node, *, pa
     node.ask("r", SLICE)
     with pytest.raises(Conflict, match=r"pod default/[pq]"):
         await node.kubelet.admit("default", "r", Container(name="main", limits=((SLICE, 1),)))
+
+
+@pytest.mark.parametrize("command", ["python", "pause"])
+async def test_a_container_that_its_pod_s_status_does_not_show_yet_keeps_its_device_whatever_its_name(
+    node: Node, command: str
+) -> None:
+    """It was restarted a moment before the kubelet started without its record."""
+    layout = sevenths()[:1]
+    await node.offer((facts(0, layout=layout), mig(layout)))
+    await node.run("p", SLICE)
+    run(node, "p", pause=True, ends=True)
+    process(node, "uid-p", hashlib.sha256(b"of the restart").hexdigest(), command)
+    node.kubelet.lose_record()
+    node.ask("q", SLICE)
+    with pytest.raises(Conflict, match="pod default/p"):
+        await node.kubelet.admit("default", "q", Container(name="main", limits=((SLICE, 1),)))
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("how", ["envvar", "cdi-cri"])
+async def test_a_share_that_waits_for_its_image_is_not_in_its_own_way(
+    node: Node, how: ListStrategy, times: int
+) -> None:
+    """More than half of the units are in use, and a pass has found whose they are: nobody uses them."""
+    await node.offer((facts(0, "T4"), MEMORY), how=PluginOptions(list_strategies=(how,)))
+    for name, units in (("p", 5), ("q", 9)):
+        node.assign(name, units, share(0, units << 10))
+        await node.kubelet.admit("default", name, Container(name="main", limits=((NEED, units),)))
+    await node.kubelet.create("default", "p", "main")
+    run(node, "p", pause=False, ends=False)
+    for _ in range(times):
+        await passes(node)
+        node.kubelet.lose_record()
+        await node.kubelet.admit("default", "q", Container(name="main", limits=((NEED, 9),)))
+    await node.kubelet.create("default", "q", "main")
+
+
+@pytest.mark.parametrize("how", ["envvar", "cdi-cri"])
+async def test_an_instance_that_waits_for_its_image_is_not_in_its_own_way(node: Node, how: ListStrategy) -> None:
+    layout = sevenths()[:2]
+    await node.offer((facts(0, layout=layout), mig(layout)), how=PluginOptions(list_strategies=(how,)))
+    await node.run("p", SLICE)
+    run(node, "p", pause=False, ends=False)
+    node.ask("q", SLICE)
+    for _ in range(2):
+        await node.kubelet.admit("default", "q", Container(name="main", limits=((SLICE, 1),)))
+        await passes(node)
+        node.kubelet.lose_record()
+    await node.kubelet.admit("default", "q", Container(name="main", limits=((SLICE, 1),)))
+    await node.kubelet.create("default", "q", "main")
+
+
+async def passes(node: Node) -> None:
+    """Let the agent look for two minutes."""
+    for _ in range(4):
+        await node.plugins._clean_up()
+        node.passed_s += 31
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations("pqr")), ids="".join)

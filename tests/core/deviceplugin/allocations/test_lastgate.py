@@ -355,12 +355,12 @@ def test_what_a_container_had_is_former_when_the_kubelet_has_allocated_it_other_
     assert former_entries(record, ids) == {record[0]}
 
 
-def test_what_a_container_was_started_with_is_former_when_the_kubelets_record_lacks_it() -> None:
-    answered = entry("b", "2")
+def test_what_a_container_had_is_former_when_the_kubelets_record_lacks_it_whether_it_started_or_not() -> None:
+    waiting = entry("b", "2")
     started = msgspec.structs.replace(entry("a", "1"), started=True)
     kept = msgspec.structs.replace(entry("c", "3"), started=True)
     lost = {("a", "main", NAMED), ("b", "main", NAMED)}
-    assert former_entries((answered, started, kept), {}, lost) == {started}
+    assert former_entries((waiting, started, kept), {}, lost) == {waiting, started}
 
 
 def test_an_answer_that_was_for_another_pod_uses_nothing_unless_its_container_runs() -> None:

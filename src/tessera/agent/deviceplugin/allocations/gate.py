@@ -185,8 +185,8 @@ class Gate:
 
     async def _former_entries(self) -> frozenset[AgentAllocation]:
         ids = {(each.uid, each.container, each.resource): each.device_ids for each in await self.view.allocated()}
-        started = (each.container_key for each in self.record.entries if each.started and each.pod)
-        lost = frozenset(key for key in started if key not in ids and self.view.has_lost(*key))
+        named = (each.container_key for each in self.record.entries if each.pod)
+        lost = frozenset(key for key in named if key not in ids and self.view.has_lost(*key))
         return lastgate.former_entries(self.record.entries, ids, lost)
 
     async def start(self, holder: AgentAllocation, uses: tuple[AllocatedDevice, ...], *, ids: bool) -> None:

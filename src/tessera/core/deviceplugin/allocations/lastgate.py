@@ -383,13 +383,11 @@ def former_entries(
     Args:
         record: the allocations.
         ids: those that containers (`AgentAllocation.container_key`) have by the kubelet's record, sorted.
-        lost: containers that its record lacks; what was answered and not started with may be on its way there.
+        lost: containers that its record lacks and had: the pod of an answer is known from there.
 
     """
     return frozenset(
-        each
-        for each in record
-        if ids.get(each.container_key, each.ids) != each.ids or (each.started and each.container_key in lost)
+        each for each in record if ids.get(each.container_key, each.ids) != each.ids or each.container_key in lost
     )
 
 
