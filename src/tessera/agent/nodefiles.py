@@ -13,12 +13,16 @@ from tessera.errors import UNDECODABLE, InvalidInput
 
 __all__ = [
     "LARGEST_SPEC",
+    "NOTHING_THERE",
     "UNREADABLE",
     "NotRegular",
+    "TooLarge",
     "entries",
     "first_line",
     "has_files_alone",
     "is_folder",
+    "is_regular",
+    "is_there",
     "open_regular",
     "printable",
     "read_file",
@@ -33,6 +37,8 @@ LARGEST_SPEC = 8 << 20
 """Largest CDI specification; one GPU with its libraries takes a few thousand bytes."""
 UNREADABLE = (OSError, *UNDECODABLE)
 """Errors of reading and decoding a file, whatever is in it."""
+NOTHING_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+"""Errors of reading the status of a path where nothing is; after any other there may be something."""
 _LARGEST = 1 << 30
 """The manifest of a million files takes a fifth of it."""
 _RECURSIVE = 100
@@ -44,6 +50,13 @@ class NotRegular(OSError):
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(errno.EINVAL, "not a regular file", str(path))
+
+
+class TooLarge(OSError):
+    """A file has more than a GiB, which none of our own has."""
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(errno.EFBIG, "more than a GiB", str(path))
 
 
 def printable(path: Path) -> str:
@@ -90,12 +103,13 @@ def read_regular(path: Path) -> bytes:
     """Return the content of a file of our own.
 
     Raises:
-        OSError: as of `open_regular`; or it has more than a GiB, which none of ours has.
+        TooLarge: it has more than a GiB.
+        OSError: as of `open_regular`.
 
     """
     with os.fdopen(open_regular(path), "rb") as file:
         if os.fstat(file.fileno()).st_size > _LARGEST:
-            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+            raise TooLarge(path)
         return file.read()
 
 
@@ -117,14 +131,44 @@ def remove_folder(path: Path) -> None:
     shutil.rmtree(path)
 
 
+def is_there(path: str | Path) -> bool:
+    """Return whether anything is at a path, also a link to nothing.
+
+    Raises:
+        OSError: it cannot be told; what may be there is not taken for missing.
+
+    """
+    return _mode(path) != 0
+
+
 def is_folder(path: str | Path) -> bool:
-    """Return whether a path is a folder, and not a link to one."""
+    """Return whether a path is a folder, and not a link to one.
+
+    Raises:
+        OSError: as of `is_there`.
+
+    """
+    return stat.S_ISDIR(_mode(path))
+
+
+def is_regular(path: str | Path) -> bool:
+    """Return whether a path is a regular file, and not a link to one.
+
+    Raises:
+        OSError: as of `is_there`.
+
+    """
+    return stat.S_ISREG(_mode(path))
+
+
+def _mode(path: str | Path) -> int:
+    """Return the type and the permissions of what is at a path; 0 for nothing."""
     try:
-        return stat.S_ISDIR(os.lstat(path).st_mode)
+        return os.lstat(path).st_mode
     except OSError as error:
-        if error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+        if error.errno not in NOTHING_THERE:
             raise
-        return False
+        return 0
 
 
 def has_files_alone(folder: Path) -> bool:

@@ -3,6 +3,7 @@
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -172,6 +173,26 @@ def test_files_that_a_sync_replaces_meanwhile_are_not_called_damaged(tmp_path: P
     shutil.copy(tmp_path / NOTES / "mirror.json", tmp_path / NOTES / "mirror-next.json")  # as while it installs
     with pytest.raises(Conflict, match="a sync is replacing files"):
         MirrorFolder(tmp_path).damaged(name, ChunkReads())
+
+
+def test_an_install_that_ends_while_its_signs_are_looked_for_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = sync_mirror(MemoryStore(FIRST), tmp_path, QUICK).revision
+    coming = tmp_path / NOTES / "mirror-next.json"
+    shutil.copy(tmp_path / NOTES / "mirror.json", coming)
+    (tmp_path / "config.json").write_bytes(SECOND["config.json"])  # one file is in place
+    lstat = os.lstat
+
+    def looked(path: str | Path, *more: Any, **others: Any) -> os.stat_result:
+        if path == coming:
+            monkeypatch.undo()
+            sync_mirror(MemoryStore(SECOND), tmp_path, QUICK)
+        return lstat(path, *more, **others)
+
+    monkeypatch.setattr(os, "lstat", looked)
+    assert MirrorFolder(tmp_path).damaged(name, ChunkReads()) == {}
+    assert contents(tmp_path) == SECOND
 
 
 @pytest.mark.parametrize("what", ["a pipe", "a link to nothing", "a folder"])

@@ -74,12 +74,18 @@ def _make_socket(path: Path) -> None:
     os.chdir(here)
 
 
+def _make_large(path: Path) -> None:
+    path.touch()
+    os.truncate(path, (1 << 30) + 1)
+
+
 NO_MANIFESTS: dict[str, Callable[[Path], object]] = {
     "a pipe": os.mkfifo,
     "a link to nothing": lambda path: path.symlink_to("nothing"),
     "a link to a device without end": lambda path: path.symlink_to("/dev/zero"),
     "a folder": lambda path: (path / "x").mkdir(parents=True),
     "a socket": _make_socket,
+    "a file of more than a GiB": _make_large,
 }
 
 
@@ -97,7 +103,9 @@ def test_what_is_no_manifest_is_named_not_waited_for_and_replaced_by_the_next_sy
         path = tmp_path / ".tessera" / kind / f"{broken}.json"
         path.unlink()
         NO_MANIFESTS[other](path)
-    with pytest.raises(InvalidInput, match=r"it is not a regular file: sync again, which replaces it"):
+    with pytest.raises(
+        InvalidInput, match=r"it (is not a regular file|has more than a GiB): sync again, which replaces it"
+    ):
         folder.refuse_broken()
     assert [each.revision for each in folder.revisions()] == [whole]
     assert folder.records.verification(broken) == Verification()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.agent.nodefiles import is_folder, remove_folder
+from tessera.agent.nodefiles import is_folder, is_there, remove_folder
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.inuse import revisions_in_use
@@ -107,7 +107,7 @@ class ModelDisk:
             raise Unavailable(f"model {name}", found=problem, hint="it is fetched once its disk is mounted")
         folder = self.model(name)
         mark = folder.top / NOTES / _MARK
-        if folder.top.is_symlink() or (folder.top.exists() and not mark.exists() and any(folder.top.iterdir())):
+        if folder.top.is_symlink() or (is_there(folder.top) and not is_there(mark) and any(folder.top.iterdir())):
             raise InvalidInput(
                 str(self.folder / name),
                 found="the agent did not make this folder",
@@ -264,7 +264,7 @@ class ModelDisk:
         folder = self.model(name)
         try:
             with folder.locked():
-                if folder.versions.is_dir() and revisions_in_use(folder.versions):
+                if is_folder(folder.versions) and revisions_in_use(folder.versions):
                     return False
                 if not folder.unmount_images():
                     return False

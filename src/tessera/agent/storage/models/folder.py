@@ -11,7 +11,6 @@ current -> versions/REVISION      switched atomically
 
 import contextlib
 import errno
-import os
 import re
 import time
 from functools import partial
@@ -19,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.nodefiles import is_folder, remove_any, remove_folder
+from tessera.agent.nodefiles import NOTHING_THERE, is_folder, is_regular, is_there, remove_any, remove_folder
 from tessera.agent.storage.models.chunkfiles import sync_file_system
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.inuse import revisions_in_use
@@ -74,7 +73,7 @@ class ModelFolder(SyncedFolder):
             if _NAME.fullmatch(path.name) and not is_folder(path):
                 path.unlink()  # a link is no revision, whatever it leads to
         for name in self.records.names():
-            if not (self.versions / name).is_dir():
+            if not is_folder(self.versions / name):
                 self.records.remove(name)
         for path in self.versions.iterdir():
             if _NAME.fullmatch(path.name) and not self.records.has(path.name):
@@ -89,7 +88,7 @@ class ModelFolder(SyncedFolder):
     def form(self, revision: str, *, packed: bool = False) -> RevisionForm:
         """Return a revision as it lies on the disk; one that is not there is packed or not."""
         image = self.image(revision)
-        if image is not None or (packed and not (self.versions / revision).exists()):
+        if image is not None or (packed and not is_there(self.versions / revision)):
             return self._packed(revision)
         return PlainRevision(self.versions / revision)
 
@@ -99,17 +98,21 @@ class ModelFolder(SyncedFolder):
     def image(self, revision: str) -> Path | None:
         """Return the image of a packed revision; None for one of plain files."""
         path = self._images / f"{revision}.erofs"
-        return path if path.is_file() and not path.is_symlink() else None
+        return path if is_regular(path) else None
 
     def mount_images(self) -> None:
         """Mount unmounted images, as after a reboot, if possible; the next sync replaces a damaged image."""
-        for path in sorted(self._images.glob("*.erofs")):
+        for path in self._image_files():
             with contextlib.suppress(TesseraError, OSError):  # readers of this revision get the reason
                 self._packed(path.stem).mount_again(partial(self.records.manifest, path.stem))
 
     def unmount_images(self) -> bool:
         """Unmount all, before the folder is removed; return whether none is left."""
-        return all(self._packed(path.stem).unmount() for path in list(self._images.glob("*.erofs")))
+        return all(self._packed(path.stem).unmount() for path in self._image_files())
+
+    def _image_files(self) -> list[Path]:
+        there = self._images.iterdir() if is_folder(self._images) else ()
+        return sorted(path for path in there if path.suffix == ".erofs")
 
     # Revisions
 
@@ -125,7 +128,7 @@ class ModelFolder(SyncedFolder):
         """Return each manifest, or what is wrong with it."""
         found: dict[str, Manifest | InvalidInput] = {}
         for name in self.records.names():
-            if os.path.lexists(self.versions / name):
+            if is_there(self.versions / name):
                 with contextlib.suppress(FileNotFoundError):  # it was evicted just now
                     try:
                         found[name] = self.records.manifest(name)
@@ -152,17 +155,19 @@ class ModelFolder(SyncedFolder):
             self.evict(name)
 
     def current(self) -> str:
-        """Return the current revision; empty where there is none."""
+        """Return the current revision; empty where there is none, or `current` leads elsewhere."""
+        link = self.top / "current"
         try:
-            name = (self.top / "current").readlink().name
-        except OSError:
+            there = self.versions / link.readlink().name
+            return there.name if is_folder(there) and link.samefile(there) else ""
+        except OSError as error:
+            if error.errno not in {*NOTHING_THERE, errno.EINVAL}:  # of what is no link
+                raise
             return ""
-        there = self.versions / name
-        return name if is_folder(there) and (self.top / "current").resolve() == there.resolve() else ""
 
     def revisions(self) -> list[Revision]:
         """Return all revisions, the most recently used first."""
-        current, used = self.current(), revisions_in_use(self.versions) if self.versions.is_dir() else {}
+        current, used = self.current(), revisions_in_use(self.versions) if is_folder(self.versions) else {}
         return [
             Revision(
                 revision=name,
@@ -205,7 +210,7 @@ class ModelFolder(SyncedFolder):
         damaged = self.form(revision).damaged(manifest, reads)
         if reads is None:
             return dict.fromkeys(records.verification(revision).damaged, "damaged when it was verified") | damaged
-        if not (records.has(revision) and os.path.lexists(self.versions / revision)):
+        if not (records.has(revision) and is_there(self.versions / revision)):
             raise FileNotFoundError(errno.ENOENT, "the revision was evicted meanwhile", str(self.versions / revision))
         with contextlib.suppress(OSError):  # a disk that cannot be written can be compared
             records.write_verification(revision, Verification(time.time(), tuple(damaged)))
@@ -242,7 +247,7 @@ class ModelFolder(SyncedFolder):
             return
         self.records.touch(revision)
         link = self.top / "current"
-        if link.exists() and not link.is_symlink():
+        if is_there(link) and not link.is_symlink():
             raise InvalidInput(str(link), found="it is not the symbolic link that Tessera makes", hint="move it away")
         scratch = self.top / NOTES / "current.new"
         scratch.unlink(missing_ok=True)
@@ -252,6 +257,6 @@ class ModelFolder(SyncedFolder):
 
     def evict(self, revision: str) -> None:
         """Remove a revision: its name at once, then its files."""
-        if os.path.lexists(self.versions / revision):
+        if is_there(self.versions / revision):
             self.form(revision).remove(self._trash)
         self.records.remove(revision)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Container
 from pathlib import Path
 
-from tessera.agent.nodefiles import write_through
+from tessera.agent.nodefiles import is_there, write_through
 from tessera.agent.storage.models.digests import chunk_digest
 from tessera.api.tessera.storage.modelmanifests import read_journal, write_journal_line
 
@@ -32,7 +32,7 @@ class Journal:
             OSError: the disk is full or broken.
 
         """
-        self.known = dict(read_journal(self._path.read_bytes())) if self._path.exists() else {}
+        self.known = dict(read_journal(self._path.read_bytes())) if is_there(self._path) else {}
         self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         os.write(self._file, b"\n")  # ends a line torn by a crash
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from tessera.agent.nodefiles import has_files_alone, is_folder, remove_any, write_through
+from tessera.agent.nodefiles import has_files_alone, is_folder, is_there, remove_any, write_through
 from tessera.agent.storage.models.chunkfiles import sync_file_system
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.plain import damaged_files, warm
@@ -80,11 +80,12 @@ class MirrorFolder(SyncedFolder):
     @property
     def exists(self) -> bool:
         """Whether it is a mirror, also one whose first install was interrupted."""
-        return os.path.lexists(self._stored) or (os.path.lexists(self._next) and not self._has_revisions)
+        return is_there(self._stored) or (is_there(self._next) and not self._has_revisions)
 
     @property
     def _has_revisions(self) -> bool:
-        return any((self.notes / "manifests").glob("*.json"))
+        manifests = self.notes / "manifests"
+        return is_folder(manifests) and any(path.suffix == ".json" for path in manifests.iterdir())
 
     def manifest(self) -> Manifest | None:
         """Return the manifest; None where this is not a mirror yet.
@@ -143,8 +144,9 @@ class MirrorFolder(SyncedFolder):
                 return {}
             since_ns = 0 if reads is not None else self._stored.stat().st_mtime_ns
             found = damaged_files(self.top, manifest, reads or ChunkReads(), since_ns=since_ns)
-            # An install writes its manifest before it replaces files, and makes it the mirror's after the last one.
-            if not found or (self._installed() == installed and not os.path.lexists(self._next)):
+            # An install writes its manifest before it replaces files, and makes it the mirror's after the last one:
+            # one that ends between these two looks is seen by the second.
+            if not found or (not is_there(self._next) and self._installed() == installed):
                 return found
         found_now = "a sync is replacing files, or was killed"
         raise Conflict(str(self.top), found=found_now, hint="wait for it, or sync again")
@@ -185,7 +187,7 @@ class MirrorFolder(SyncedFolder):
         for path in paths:
             for folder in parents_of(path):
                 at = self.top / folder
-                if folder not in checked and folder not in gone and os.path.lexists(at) and not is_folder(at):
+                if folder not in checked and folder not in gone and is_there(at) and not is_folder(at):
                     raise _in_the_way(self.top / folder, "a file or a link", "a folder")
                 checked.add(folder)
             if path not in folders and is_folder(self.top / path):
@@ -222,7 +224,7 @@ class MirrorFolder(SyncedFolder):
         # 2. Replace each file atomically: open readers read the former one to its end.
         created = set[str]()
         for path in sorted(paths):
-            if os.path.lexists(self._incoming / path):
+            if is_there(self._incoming / path):
                 self._make_folders(path, created)
                 self._replace(path)
         # 3. Remove the rest, which the manifest does not have.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from tessera.agent.nodefiles import NotRegular, read_regular, remove_any, write_through
+from tessera.agent.nodefiles import NotRegular, TooLarge, is_folder, is_there, read_regular, remove_any, write_through
 from tessera.api.tessera.storage.modelmanifests import (
     read_manifest,
     read_verification,
@@ -35,7 +35,7 @@ def read_own_manifest(path: Path, *, fix: str) -> Manifest:
         fix: what to do about one that is broken.
 
     Raises:
-        InvalidInput: it is broken, or no regular file.
+        InvalidInput: it is broken, or no regular file, or too large.
         OSError: there is none, or the disk or its permissions keep it from being read, now or always.
 
     """
@@ -43,6 +43,8 @@ def read_own_manifest(path: Path, *, fix: str) -> Manifest:
         content = read_regular(path)
     except NotRegular as error:
         raise InvalidInput(str(path), found="it is not a regular file", hint=fix) from error
+    except TooLarge as error:
+        raise InvalidInput(str(path), found="it has more than a GiB", hint=fix) from error
     return read_manifest(content, subject=str(path), fix=fix)
 
 
@@ -68,15 +70,15 @@ class RevisionRecords:
     def names(self) -> list[str]:
         """Return the revisions that have a manifest, the most recently used first."""
         found = []
-        for path in self._manifests.glob("*.json"):
-            if _NAME.fullmatch(path.stem):
+        for path in self._manifests.iterdir() if is_folder(self._manifests) else ():
+            if path.suffix == ".json" and _NAME.fullmatch(path.stem):
                 with contextlib.suppress(FileNotFoundError):  # it was evicted just now
                     found.append((-path.lstat().st_mtime, path.stem))
         return [name for _, name in sorted(found)]
 
     def has(self, revision: str) -> bool:
         """Return whether a revision has a manifest."""
-        return os.path.lexists(self._manifest(revision))
+        return is_there(self._manifest(revision))
 
     def manifest(self, revision: str) -> Manifest:
         """Return a revision's manifest.
@@ -134,7 +136,7 @@ class RevisionRecords:
 
     def is_pinned(self, revision: str) -> bool:
         """Return whether a revision is pinned against eviction."""
-        return (self._pins / revision).exists()
+        return is_there(self._pins / revision)
 
     def pin(self, revision: str, *, pinned: bool) -> None:
         """Pin a revision against eviction, or unpin it."""
@@ -145,7 +147,7 @@ class RevisionRecords:
 
     def pin_exactly(self, revisions: Collection[str]) -> None:
         """Pin these revisions, which are present, and no others."""
-        if self._pins.is_dir():
+        if is_folder(self._pins):
             for revision in {each.name for each in self._pins.iterdir()}.symmetric_difference(revisions):
                 self.pin(revision, pinned=revision in revisions)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from tessera.agent.nodefiles import is_folder, remove_any, remove_folder
+from tessera.agent.nodefiles import is_folder, is_regular, is_there, remove_any, remove_folder
 from tessera.agent.storage.models.chunkfiles import sync_file_system
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.packed import copy_out, damaged_in_image, layout_of, read_ahead, write_image
@@ -248,8 +248,8 @@ class PackedRevision:
         """
         written = staged / "image"
         write_image(manifest, staged / "files", written)
-        if not self._image.is_file() or self.damaged(manifest, ChunkReads()):
-            if self._folder.exists():
+        if not is_regular(self._image) or self.damaged(manifest, ChunkReads()):
+            if is_there(self._folder):
                 self.remove(staged)
             written.replace(self._image)
         records.write(manifest)
