@@ -2,7 +2,7 @@
 
 import msgspec
 
-__all__ = ["Attempts", "Patience", "fetch_backoff_s"]
+__all__ = ["Attempts", "Patience", "fetch_backoff_s", "has_passed"]
 
 
 class Patience(msgspec.Struct, frozen=True):
@@ -84,3 +84,11 @@ _FIRST_FETCH_S, _LONGEST_FETCH_S = 10.0, 600.0
 def fetch_backoff_s(failures: int) -> float:
     """Return how long a fetch is not tried again after so many failures in a row, at least one."""
     return min(_FIRST_FETCH_S * 2.0 ** min(failures - 1, 16), _LONGEST_FETCH_S)
+
+
+def has_passed(since_s: float, pause_s: float, now_s: float) -> bool:
+    """Return whether a pause has passed since a moment of the same clock.
+
+    A moment that lies further ahead than the pause was noted while the clock was ahead: it counts as long ago.
+    """
+    return abs(now_s - since_s) >= pause_s

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tessera.agent.storage.modelcache.disk import ModelDisk
@@ -17,7 +18,7 @@ from tessera.agent.storage.modelcache.fetching import Fetches
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.clients.store import Body, MemoryStore, ObjectStore, Refused, Temporary
 from tessera.clients.store.protocol import Contents
-from tessera.core.storage.models.cacheplan import CachePlan
+from tessera.core.storage.models.cacheplan import CachePlan, room_backoff
 from tessera.core.storage.models.nodemodels import DesiredModel
 from tessera.core.storage.models.revisions import CHUNK_BYTES, StoredObject
 from tessera.log import logger
@@ -106,6 +107,58 @@ async def test_nothing_makes_room_for_a_while_for_a_fetch_that_brought_nothing_i
         )
     readable = True
     assert await counted() == 0
+
+
+async def test_further_bytes_end_the_back_off_and_bytes_of_another_source_are_not_compared(tmp_path: Path) -> None:
+    contents: dict[str, bytes] = {}
+
+    class Broken(MemoryStore):
+        @contextmanager
+        def read(self, stored: StoredObject, start: int, stop: int) -> Iterator[Any]:
+            if stored.path == "z":
+                raise Refused("403 Forbidden")
+            with super().read(stored, start, stop) as body:
+                yield body
+
+    async def opened(_model: DesiredModel) -> ObjectStore:
+        return Broken({**contents, "z": b"closed"})
+
+    (tmp_path / "models").mkdir()
+    disk, one_thread = ModelDisk(tmp_path / "models", most_percent=100), TransferLimits(threads=1)
+    fetches = Fetches(
+        disk=disk, open_store=opened, now_s=lambda: 2.0, wake=lambda: None, log=logger(), limits=one_thread
+    )
+
+    async def counted(model: DesiredModel) -> int:
+        decided(fetches, {}, {})
+        fetches.begin(model)
+        assert fetches._task is not None
+        await fetches._task
+        backoff = room_backoff(model, fetches.observed([]))
+        return 0 if backoff is None else backoff.count
+
+    other = msgspec.structs.replace(LARGE, source="s3://b/other")
+    contents["a"] = b"a" * 20 * CHUNK_BYTES
+    assert [await counted(LARGE), await counted(LARGE)] == [0, 1]
+    contents["b"] = b"b" * CHUNK_BYTES
+    assert await counted(LARGE) == 0, "it brought further bytes"
+    contents.clear()
+    contents["c"] = b"c" * CHUNK_BYTES
+    assert [await counted(other), await counted(other)] == [0, 1]
+
+
+async def test_what_a_model_without_room_has_staged_makes_room_until_it_is_fetched_again(fetches: Fetches) -> None:
+    assert fetches.observed(["large"]).refused == set()
+    decided(fetches, {}, {"large": 5 << 20})
+    assert fetches.observed(["large"]).refused == {"large"}
+    fetches.begin(SMALL)
+    await asyncio.sleep(0)
+    assert fetches.observed(["large"]).refused == {"large"}
+    await fetches.close()
+    fetches.begin(LARGE)
+    await asyncio.sleep(0)
+    assert fetches.observed(["large"]).refused == set()
+    await fetches.close()
 
 
 @pytest.mark.parametrize(

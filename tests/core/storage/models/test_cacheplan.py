@@ -23,11 +23,13 @@ from tessera.core.storage.models.cacheplan import (
     RoomBackoff,
     VerifyRevision,
     plan_cache,
+    room_backoff,
     withheld_reason,
 )
 from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel
 from tessera.core.storage.models.retention import LinkedFile, RevisionOnDisk, freed_bytes, superseded
 from tessera.core.storage.models.verifications import Verification
+from tessera.core.storage.retries import fetch_backoff_s
 
 
 def model(name: str, **more: Any) -> DesiredModel:
@@ -280,6 +282,29 @@ DUE: dict[str, tuple[DesiredModel, ObservedModel | None, bool]] = {
     "one that failed": (model("a"), ObservedModel(name="a", failures=1, failed_s=990.0), True),
     "one that failed twice": (model("a"), ObservedModel(name="a", failures=2, failed_s=990.0), False),
 }
+
+
+@given(st.floats(0, 2e9), st.floats(0, 2e9), st.integers(0, 12))
+def test_whatever_the_clock_showed_when_it_was_noted_nothing_waits_longer_than_two_pauses(
+    noted_s: float, now_s: float, failures: int
+) -> None:
+    desired = model("a", interval_s=60, verify_interval_s=60)
+    pause_s = fetch_backoff_s(failures) if failures else 60.0
+    backoff = RoomBackoff(desired.identity, 1, noted_s)
+
+    def plan(now_s: float, checked_s: float) -> CachePlan:
+        report = ObservedModel(name="a", identity=desired.identity, revision="1", checked_s=checked_s)
+        if checked_s == noted_s:
+            report = msgspec.structs.replace(report, failed_s=noted_s, failures=failures)
+        fetching = Fetching(now_s=now_s, reports={"a": report})
+        return plan_cache({"a": desired}, {"a": compared(r1=noted_s)}, fetching=fetching, displaced={})
+
+    assert plan(now_s, noted_s).fetch or plan(now_s + 2 * pause_s, noted_s).fetch
+    assert plan(now_s, now_s + 1).verify or plan(now_s + 121, now_s + 121).verify
+    waits = (
+        room_backoff(desired, Fetching(now_s=each, room_backoffs={"a": backoff})) for each in (now_s, now_s + 7201)
+    )
+    assert None in waits
 
 
 @pytest.mark.parametrize("case", DUE)

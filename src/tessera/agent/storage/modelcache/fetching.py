@@ -169,8 +169,8 @@ class Fetches:
         """Models for which there was too little room, until they are fetched again."""
         self._with_room: set[str] = set()
         """Models for which room was made, and that were not fetched since."""
-        self._most_bytes: dict[str, int] = {}
-        """The most bytes that a fetch of each model that failed has had, with those of earlier ones."""
+        self._most_bytes: dict[str, tuple[str, int]] = {}
+        """Most bytes that a failed fetch of each model had, with the model's identity then."""
 
     def report(self, name: str) -> ObservedModel:
         """Return the reported state of a model's fetches."""
@@ -267,8 +267,9 @@ class Fetches:
         former = self._backoffs.get(model.name)
         again = former.count if former is not None and former.identity == model.identity else 0
         done = self._running.done_bytes if self._running is not None else 0
-        if done > self._most_bytes.get(model.name, 0):
-            self._most_bytes[model.name] = done
+        identity, most = self._most_bytes.get(model.name, (model.identity, 0))
+        if done > (most if identity == model.identity else 0):
+            self._most_bytes[model.name] = model.identity, done
             self._backoffs.pop(model.name, None)
         elif model.name in self._with_room:
             self._backoffs[model.name] = RoomBackoff(model.identity, again + 1, self._now_s(), reason)

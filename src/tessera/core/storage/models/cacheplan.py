@@ -13,7 +13,7 @@ import msgspec
 from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel
 from tessera.core.storage.models.retention import RevisionOnDisk, freed_bytes, least_evicted
 from tessera.core.storage.models.verifications import Verification
-from tessera.core.storage.retries import fetch_backoff_s
+from tessera.core.storage.retries import fetch_backoff_s, has_passed
 
 __all__ = [
     "CachePlan",
@@ -95,9 +95,14 @@ class RoomBackoff(msgspec.Struct, frozen=True):
     reason: str = ""
 
     @property
+    def pause_s(self) -> float:
+        """How long nothing makes room since the last failure."""
+        return min(_FIRST_PAUSE_S * (1 << min(self.count - 1, 9)), _LONGEST_PAUSE_S)
+
+    @property
     def until_s(self) -> float:
         """When others may make room again, in seconds since 1970."""
-        return self.failed_s + min(_FIRST_PAUSE_S * (1 << min(self.count - 1, 9)), _LONGEST_PAUSE_S)
+        return self.failed_s + self.pause_s
 
 
 class Fetching(msgspec.Struct, frozen=True):
@@ -313,7 +318,7 @@ def _next_verification(
         if model.verify_interval_s and name in observed
         for revision in observed[name].on_disk.revisions
         for compared in (observed[name].on_disk.verification(revision),)
-        if not compared.damaged and now_s - compared.at_s >= model.verify_interval_s
+        if not compared.damaged and has_passed(compared.at_s, model.verify_interval_s, now_s)
     ]
     return VerifyRevision(*min(due)[1:]) if due else None
 
@@ -324,11 +329,11 @@ def _is_due(model: DesiredModel, observed: ModelOnNode | None, fetching: Fetchin
     if report is None or report.identity != model.identity:
         return True
     if report.failures:
-        return fetching.now_s - report.failed_s >= fetch_backoff_s(report.failures)
+        return has_passed(report.failed_s, fetch_backoff_s(report.failures), fetching.now_s)
     if observed is None or not _revision(model, observed.on_disk):
         return True
     follows = model.interval_s and not model.revision
-    return bool(follows) and fetching.now_s - report.checked_s >= model.interval_s
+    return bool(follows) and has_passed(report.checked_s, model.interval_s, fetching.now_s)
 
 
 def _interrupts(model: DesiredModel, running: DesiredModel, offered: Mapping[str, str], fetching: Fetching) -> bool:
@@ -440,7 +445,7 @@ def _room_for(
 def room_backoff(model: DesiredModel, fetching: Fetching) -> RoomBackoff | None:
     """Return the back-off of a model for which nothing makes room now; None where others may."""
     last = fetching.room_backoffs.get(model.name)
-    if last is None or last.identity != model.identity or fetching.now_s >= last.until_s:
+    if last is None or last.identity != model.identity or has_passed(last.failed_s, last.pause_s, fetching.now_s):
         return None
     return last
 
