@@ -99,6 +99,36 @@ def test_loads_that_overlap_are_compared_with_each_other() -> None:
         assert (found.caused_by, found.evenly) == (tuple(causing), tuple(evenly)), loads
 
 
+def test_a_chain_of_nearly_equal_loads_that_reaches_below_an_equal_part_accuses_nobody() -> None:
+    for loads, causing, evenly in (
+        ((30, 24.5, 20, 16.2, 13.1), "", "abcde"),
+        ((17, 14, 13, 11, 10, 9, 8, 6, 6, 5), "", "abcdefghij"),
+        ((39.8, 16, 13.6, 11.3, 9.6, 7.9, 1.1, 0.6), "a", ""),
+        ((35, 28, 22.4, 14.6), "", "abcd"),
+        ((28, 22.4, 18, 14.4, 11.6, 2, 1, 1, 1, 1), "abcde", ""),
+        ((22, 17.6, 14.1, 11.3, 9.1, 7.3, 5.9, 4.8, 3.9, 3.2), "", ""),
+    ):
+        containers = tuple(
+            ContainerLoad(name=name, percent=each) for name, each in zip("abcdefghij", loads, strict=False)
+        )
+        ((found,),) = contention_of([GpuLoad(devices=(DeviceLoad(percent=100, containers=containers),))])
+        assert (found.caused_by, found.evenly) == (tuple(causing), tuple(evenly)), loads
+
+
+def test_an_unknown_load_may_be_between_two_or_below_them() -> None:
+    for loads, causing in (
+        ((100, 81, 66, 53), ""),
+        ((100, None, 66, 53), ""),
+        ((100, 81, 10, 10), "ab"),
+        ((100, 75, 75, 0, 60), "a"),
+        ((100, 75, 75, 0, None), ""),
+        ((95, 0, None), "a"),
+    ):
+        containers = tuple(ContainerLoad(name=name, percent=each) for name, each in zip("abcde", loads, strict=False))
+        ((found,),) = contention_of([GpuLoad(devices=(DeviceLoad(percent=100, containers=containers),))])
+        assert found.caused_by == tuple(causing), loads
+
+
 def test_two_that_use_most_of_what_four_share_saturate_it() -> None:
     loads = tuple(
         ContainerLoad(name=name, percent=percent) for name, percent in zip("abcd", (50, 50, 0, 0), strict=True)
@@ -227,14 +257,18 @@ def test_those_well_above_an_equal_part_saturate_a_device_or_it_is_shared_evenly
     containers = tuple(ContainerLoad(name=str(number), percent=load) for number, load in enumerate(loads))
     (found,) = contention_of([GpuLoad(devices=(DeviceLoad(percent=percent, containers=containers),))])[0]
     by_name = {each.name: each.percent or 0 for each in containers}
-    above = {name for name, load in by_name.items() if load > 1.25 * equal}
-    assert above <= set(found.caused_by)
-    assert bool(above) == bool(found.caused_by)
+    assert all(by_name[name] >= equal for name in found.caused_by), "nobody with less than an equal part"
     assert not_told_apart(by_name, set(found.caused_by)) == []
-    assert all(equal / 2 <= by_name[name] <= 1.25 * equal for name in found.evenly)
+    ordered = sorted(by_name.values(), reverse=True)
+    for place, load in enumerate(ordered):
+        chain = itertools.takewhile(lambda pair: pair[0] <= 1.25 * pair[1], itertools.pairwise(ordered[place:]))
+        last = min((lower for _, lower in chain), default=load)
+        if load > 1.25 * equal and last >= equal:
+            assert {name for name, each in by_name.items() if each == load} <= set(found.caused_by)
+    assert all(equal / 2 <= by_name[name] <= 2 * equal for name in found.evenly)
     assert not (found.caused_by and found.evenly)
     assert len(found.evenly) != 1
-    if not found.caused_by and sum(loads) >= percent:
+    if not found.caused_by and sum(loads) >= percent and max(loads) <= 2 * equal:
         assert found.evenly, "all of the load is theirs, and none of them has much more than the others"
 
 
@@ -366,6 +400,7 @@ def test_of_nearly_equal_loads_all_cause_throttling_or_none() -> None:
     assert named(100, 50, 0) == "", "somebody else has as much"
     assert named(98, 50, 48) == named(98, 48, 50)[::-1] == "ab"
     assert named(100, 33, 36, 31) == "bac"
+    assert named(92, 40, 22, 10) == "a", "20 % of somebody else are nearly as much as those of b"
     assert named(94, 36, 30) == "ab", "28 % of somebody else do not tell them apart"
 
 
@@ -414,6 +449,8 @@ def test_exited_processes_that_did_little_are_not_said(percent: int, want: bool)
 def test_one_verdict_is_given_of_a_contention() -> None:
     for contention, want in (
         (Contention(cause="saturated", evenly=("a", "b")), "even"),
+        (Contention(cause="saturated", evenly=("a", "b"), caused_by=("a",)), "even"),
+        (Contention(cause="thermal", caused_by=("a",), nobody=True), "caused"),
         (Contention(cause="thermal", caused_by=("a",)), "caused"),
         (Contention(cause="thermal", nobody=True), "nobody"),
         (Contention(cause="thermal"), "unknown"),

@@ -24,11 +24,11 @@ _SATURATED_PERCENT = 95
 _MOST_OF_LOAD = 0.5
 """The part of a throttled GPU's load that the named containers make together, at least."""
 _WELL_ABOVE = 1.25
-"""Times the equal part of the load of a device: what a container that saturates it uses at least. Loads of which none
-is so far above the next are nearly equal: measured again, their order may be another."""
+"""Times the equal part of the load of a device: what a container that saturates it uses at least. Loads within this
+factor of each other are nearly equal: the next sample may order them differently."""
 _EVENLY = 0.5
-"""Times the equal part: what a container that uses a saturated device evenly with others uses at least, and what at
-the most is of processes that belong to no known container."""
+"""Times the equal part: what a container that uses a saturated device evenly with others uses at least (and at the most
+the equal part divided by it), and what at the most is of processes that belong to no known container."""
 _BUSY_PERCENT = 50
 _OF_NODE = frozenset(
     {ThrottleCause.THERMAL, ThrottleCause.HARDWARE_THERMAL, ThrottleCause.HARDWARE_SLOWDOWN, ThrottleCause.POWER_BRAKE}
@@ -103,11 +103,11 @@ def contention_of(node: Sequence[GpuLoad]) -> tuple[tuple[Contention, ...], ...]
 
     Throttling is caused by the busiest containers that together make half of the GPU's load; saturation by those that
     take well above an equal part of the device's load; where none does, it is shared evenly. Of containers whose loads
-    are nearly equal all cause it, or none. Where a GPU is hot or short of power with less than half of its compute in
-    use, the cause is on the node's GPUs that use more: the busiest containers there; where there are none, nobody
-    causes it. Load outside known containers counts as that of one more container, so a container is named only if it is
-    a cause whatever the unknown load is. A container alone on a GPU that reaches its power limit is no contention:
-    every busy GPU may.
+    are nearly equal, each to the next, all cause it, or none; none saturates a device with less than an equal part.
+    Where a GPU is hot or short of power with less than half of its compute in use, the cause is on the node's GPUs that
+    use more: the busiest containers there; where there are none, nobody causes it. Load outside known containers counts
+    as that of one more container, so a container is named only if it is a cause whatever the unknown load is. A
+    container alone on a GPU that reaches its power limit is no contention: every busy GPU may.
     """
     known = all(each.percent is not None for each in node)
     busy = [device for gpu in node if (gpu.percent or 0) >= _BUSY_PERCENT for device in gpu.devices] if known else None
@@ -131,8 +131,7 @@ def _contention_on(gpu: GpuLoad, busy: Sequence[DeviceLoad] | None) -> Iterator[
         own = device.containers
         if len(own) > 1 and (device.percent or 0) >= _SATURATED_PERCENT:
             equal = _most_load(own) / len(own)
-            groups = _nearly_equal((each.percent or 0.0, each.name) for each in own)
-            most = tuple(name for group in groups if group[0][0] > _WELL_ABOVE * equal for _, name in group)
+            most = tuple(_well_above(own, equal))
             found = _contention(SATURATED, most, (each.name for each in own))
             evenly = () if most else _evenly(device, equal)
             yield msgspec.structs.replace(found, evenly=evenly, ended=device.ended)
@@ -151,16 +150,31 @@ def _most_load(containers: Iterable[ContainerLoad]) -> float:
     return max(100.0, sum(100.0 if each.percent is None else each.percent for each in containers))
 
 
+def _well_above(containers: Sequence[ContainerLoad], equal: float) -> Iterator[str]:
+    """Yield the containers that certainly use well above an equal part of their device.
+
+    Loads of which each is nearly equal to the next stay together: where one is below the equal part, all are left out.
+    Each unknown load may be one that is between two of them, or below them.
+    """
+    known = [(each.percent, each.name) for each in containers if each.percent is not None]
+    between = _WELL_ABOVE ** (len(containers) - len(known))
+    for group in _nearly_equal(known, _WELL_ABOVE * between):
+        if group[0][0] > _WELL_ABOVE * equal and group[-1][0] >= between * equal:
+            yield from (name for _, name in group)
+
+
 def _evenly(device: DeviceLoad, equal: float) -> tuple[str, ...]:
     """Return the containers that use a device about equally, if none uses well above an equal part.
 
-    None where a load is unknown, or half of an equal part is of processes that belong to no known container.
+    None where a load is unknown, one is more than twice the equal part, or half of an equal part is of processes that
+    belong to no known container.
     """
     containers = device.containers
     known = [each.percent for each in containers if each.percent is not None]
     rest = (device.percent or 0.0) - sum(known)
     sharers = tuple(each.name for each in containers if (each.percent or 0.0) >= _EVENLY * equal)
-    return sharers if len(known) == len(containers) and rest <= _EVENLY * equal and len(sharers) > 1 else ()
+    complete = len(known) == len(containers) and rest <= _EVENLY * equal
+    return sharers if complete and max(known) * _EVENLY <= equal and len(sharers) > 1 else ()
 
 
 def _loads(device: DeviceLoad) -> tuple[tuple[float, str], ...] | None:
@@ -179,8 +193,9 @@ def _loads(device: DeviceLoad) -> tuple[tuple[float, str], ...] | None:
 
 
 def _busiest(devices: Iterable[DeviceLoad]) -> Iterator[str]:
-    """Yield the busiest containers, until they make half of the load, and all that are nearly as busy as the last.
+    """Yield the busiest containers, until they make half of the load, and those that follow, if nearly equal.
 
+    Each is nearly as busy as the one before it, so the last may use much less than the first.
     Yields none where the load is unknown.
     """
     found = [_loads(device) for device in devices]
@@ -196,11 +211,11 @@ def _busiest(devices: Iterable[DeviceLoad]) -> Iterator[str]:
         above += sum(load for load, _ in group)
 
 
-def _nearly_equal(loads: Iterable[tuple[float, str]]) -> list[list[tuple[float, str]]]:
+def _nearly_equal(loads: Iterable[tuple[float, str]], within: float = _WELL_ABOVE) -> list[list[tuple[float, str]]]:
     """Return the loads in groups, the busiest first: each is nearly as busy as the one before it in its group."""
     groups: list[list[tuple[float, str]]] = []
     for load in sorted(loads, key=lambda each: -each[0]):
-        if groups and load[0] * _WELL_ABOVE >= groups[-1][-1][0]:
+        if groups and load[0] * within >= groups[-1][-1][0]:
             groups[-1].append(load)
         else:
             groups.append([load])

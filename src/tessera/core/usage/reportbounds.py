@@ -4,7 +4,8 @@ Numbers that no GPU can have count as not reported; causes that Tessera does not
 the report does not have, are left out.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from typing import Final
 
 import msgspec
@@ -44,23 +45,27 @@ def _gpu(gpu: GpuReport, containers: Collection[str]) -> GpuReport:
         power_watts=within(gpu.power_watts, MOST_WATTS),
         throttled=tuple(each for each in dict.fromkeys(gpu.throttled) if each in _CAUSES),
         devices=tuple(map(_device, gpu.devices)),
-        contention=tuple(_known(gpu.contention, containers)),
+        contention=tuple(_known(gpu, containers)),
     )
 
 
-def _known(contention: Iterable[Contention], containers: Collection[str]) -> Iterator[Contention]:
-    """Yield one contention of each known cause, if it names containers of the node alone; one alone shares nothing."""
-    pending = set(_CAUSES)
-    for each in contention:
+def _known(gpu: GpuReport, containers: Collection[str]) -> Iterator[Contention]:
+    """Yield contention of each cause of throttling once, and of saturation for each device, if it is of containers.
+
+    They are of the node; one alone shares nothing, nor do those beside others that cause it.
+    """
+    pending = Counter(_CAUSES)
+    pending[SATURATED] = max(1, len(gpu.devices))
+    for each in gpu.contention:
         names = {*each.caused_by, *each.affected, *each.evenly}
-        if each.cause in pending and names.issubset(containers):
-            pending.remove(each.cause)
+        if pending[each.cause] > 0 and names.issubset(containers):
+            pending[each.cause] -= 1
             evenly = tuple(dict.fromkeys(each.evenly))
             yield msgspec.structs.replace(
                 each,
                 caused_by=tuple(dict.fromkeys(each.caused_by)),
                 affected=tuple(dict.fromkeys(each.affected)),
-                evenly=evenly if len(evenly) > 1 else (),
+                evenly=evenly if len(evenly) > 1 and not each.caused_by else (),
                 nobody=each.nobody and not each.caused_by,
             )
 
