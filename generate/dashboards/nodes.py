@@ -74,7 +74,7 @@ NODES = Dashboard(
             "Used by processes of deleted pods",
             "none",
             ((f"tessera_device_orphaned{{{_NODE}}}", _DEVICE),),
-            text="1 while such a process has the device, which is not allocated until it exits.",
+            text="1 while only such a process keeps the device from new pods; 0 if it is unhealthy besides.",
         ),
         Panel("MIG layout", "none", ((f"tessera_gpu_layout_info{{{_NODE}}}", "GPU {{gpu}}: {{layout}}"),)),
         Panel(

@@ -49,6 +49,14 @@ def test_a_screen_shows_frames_and_why_there_is_no_newer_one(
         assert f"{len(cluster.pods)} pods {'x' * 80}\n" in got, "a line that is piped is not broken"
 
 
+def test_an_error_before_the_first_frame_stands_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    console = Console(width=60, height=20, force_terminal=True, color_system=None)
+    with Screen(console, Text) as screen, console.capture() as capture:
+        screen.show_error(Unavailable("list pods", found="no answer"))
+    assert ("list pods" in capture.get(), "waiting" in capture.get()) == (True, False)
+
+
 @pytest.mark.parametrize("height", [1, 5, 20])
 def test_the_last_frame_is_cut_to_the_terminal_as_all_are(height: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")

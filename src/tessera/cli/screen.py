@@ -28,13 +28,13 @@ class Screen(Generic[Shown]):
         self._drawn = drawn
         redraws = console.is_terminal and not console.is_dumb_terminal
         self._live = Live(console=console, auto_refresh=False) if redraws else None
-        self._frame: RenderableType = Text("waiting for the cluster")
+        self._frame: RenderableType | None = None
 
     def __enter__(self) -> Self:
         """Take over the terminal."""
         if self._live is not None:
             self._live.start()
-            self._draw(self._frame)
+            self._draw(Text("waiting for the cluster"))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -52,7 +52,8 @@ class Screen(Generic[Shown]):
         if not self._console.is_terminal:
             click.echo(f"out of date: {error}", err=True)
             return
-        self._draw(Group(Text(f"out of date: {error}", "bold yellow"), self._frame))  # what is below may be cut
+        text = Text(f"out of date: {error}", "bold yellow")
+        self._draw(text if self._frame is None else Group(text, self._frame))  # what is below may be cut
 
     def _draw(self, frame: RenderableType) -> None:
         if self._live is not None:

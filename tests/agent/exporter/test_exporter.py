@@ -26,7 +26,7 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuEvent, Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
-from tessera.core.node.health import Health
+from tessera.core.node.health import Health, HealthPhase, HealthState
 from tessera.core.usage.attribution import ENDED, Owner
 from tessera.core.usage.rightsizing import Sizing, recommendations
 from tessera.core.usage.usagereport import UsageReport
@@ -336,6 +336,11 @@ async def test_a_gpu_that_a_pod_left_processes_on_is_counted_and_not_healthy(nod
     node.devices_of_orphans = (UnhealthyDevice(device=DeviceId(t4), reason="pod ml/a is gone"),)
     values = await node.scrape()
     assert values("tessera_device_orphaned", "gpu") == {("0",): 1, ("1",): 0}
+    assert values("tessera_device_healthy", "gpu") == {("0",): 0, ("1",): 1}
+    state = HealthState(phase=HealthPhase.UNHEALTHY, reason="XID 79", since_s=0.0, until_s=9.0)
+    node.health = Health(states=((DeviceId(t4), state),))
+    values = await node.scrape()
+    assert values("tessera_device_orphaned", "gpu") == {("0",): 0, ("1",): 0}, "its error is what operators act on"
     assert values("tessera_device_healthy", "gpu") == {("0",): 0, ("1",): 1}
 
 

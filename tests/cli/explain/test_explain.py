@@ -264,7 +264,7 @@ async def test_the_agent_of_the_pod_s_node_is_asked_by_way_of_the_api_by_those_w
     kube.answers[here, "c"] = {(9400, "usage"): write_usage(UsageReport(node="n4"))}
     for asked, want in (
         ("n2", "agent tessera-system/b: "),
-        ("n3", "no agent pod exists"),
+        ("n3", "node n3: no agent pod runs on it: kubectl get nodes"),
         ("n4", "observed no GPU"),
     ):
         with pytest.raises(Unavailable, match=want):

@@ -18,11 +18,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from builders.usagereports import REPORT
 from harness.agents import serving_reports
 from tessera.cli import main
-from tessera.cli.usage.tables import contention_words
+from tessera.cli.usage.tables import contention_words, top_notes, top_table
 from tessera.core.usage.contention import Contention
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
 
@@ -173,6 +174,31 @@ def test_top_shows_one_node(ports: list[str]) -> None:
     assert [line.split()[0] for line in found] == ["NODE", "n3"]
     refused = call("top", "--once", "--node", "n9", *both)
     assert (refused.exit_code, "no agent reports it" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_top_of_one_node_says_which_agent_does_not_answer(ports: list[str], others: int) -> None:
+    away = [word for number in range(others + 1) for word in ("--agent", f"127.0.0.1:{number + 1}")]
+    refused = call("top", "--once", "--node", "n9", "--agent", ports[0], *away)
+    assert refused.exit_code == 4
+    assert "node n9: no agent that answers reports it, and one does not" in refused.stderr
+    assert ("and 2 more agents" in refused.stderr) == bool(others)
+    assert "agent 127.0.0.1:1: no connection: Connection refused: check the address" in refused.stderr
+
+
+def test_drivers_that_do_not_answer_come_before_slow_gpus() -> None:
+    slow = (Contention(cause="thermal", caused_by=("ml/train/main",)),)
+    gpus = (GpuReport(index=0, devices=(device_of("ml/train/main"),), contention=slow),)
+    notes = top_notes([UsageReport(node="n1", age_s=1.0, gpus=gpus), UsageReport(node="n2", age_s=90.0)])
+    assert [str(each).partition(":")[0] for each in notes] == ["node n2", "GPU 0"]
+
+
+@pytest.mark.parametrize(("columns", "has_node_column"), [(119, False), (120, True)])
+def test_each_gpu_has_a_line_of_its_own_in_less_than_120_columns(columns: int, *, has_node_column: bool) -> None:
+    console = Console(width=columns, color_system=None)
+    with console.capture() as capture:
+        console.print(top_table([REPORT], columns))
+    assert ("NODE" in capture.get()) == has_node_column
 
 
 @pytest.mark.parametrize(

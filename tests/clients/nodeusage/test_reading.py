@@ -1,13 +1,16 @@
 """Reads of several agents: one that does not answer delays the others once, and no report is of an earlier read."""
 
 import asyncio
+from functools import partial
 
 import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from builders.usagereports import REPORT
+from harness import virtualtime
 from tessera.clients.nodeusage import NodeReports
 from tessera.clients.nodeusage.reading import AgentReads
 from tessera.core.usage.usagereport import UsageReport
@@ -49,14 +52,91 @@ async def test_reports_are_sorted_by_node_and_the_silent_are_named() -> None:
 
 
 @pytest.mark.parametrize("before", [REPORT, AWAY])
-async def test_a_defect_is_no_silence(before: UsageReport | Exception) -> None:
+async def test_a_defect_in_reading_one_report_is_that_agent_s_silence_and_is_logged(
+    before: UsageReport | Exception,
+) -> None:
     """Of an agent that answered at the last read, and of one that did not."""
-    reads, away, agent = AgentReads(), Agent(AWAY), Agent(before)
-    await reads.read({"away": away, "agent": agent})
+    reads, good, agent = AgentReads(), Agent(UsageReport(node="good")), Agent(before)
+    await reads.read({"good": good, "agent b": agent})
     agent.answer = ZeroDivisionError()
-    with pytest.raises(ZeroDivisionError):
-        await reads.read({"away": away, "agent": agent})
+    with capture_logs() as logs:
+        found = await reads.read({"good": good, "agent b": agent})
+    assert found.reports == (good.answer,)
+    assert [str(each) for each in found.silent] == [
+        "agent b: a defect in reading its report: ZeroDivisionError: report it"
+    ]
+    assert [(each["event"], each["exc_info"], each["reason"]) for each in logs] == [
+        ("agent_not_read", agent.answer, "agent b: ZeroDivisionError")
+    ]
     await reads.close()
+
+
+DELAYS_S = st.sampled_from([0.0, 0.1, 0.3, 1.0, 2.0, 3.0, 9.0, 30.0])
+
+
+@given(st.lists(st.lists(DELAYS_S, min_size=7, max_size=7), min_size=1, max_size=6))
+def test_law_no_read_but_the_first_waits_for_who_is_slower_than_the_others(steps: list[list[float]]) -> None:
+    """Twice the time of the fastest half of those that answered at the last read, and the grace."""
+    virtualtime.run(_slow(steps))
+
+
+async def _slow(steps: list[list[float]]) -> None:
+    reads, now = AgentReads(), asyncio.get_running_loop().time
+    silent = set[str]()
+    for number, delays_s in enumerate(steps):
+        delay_s = dict(zip("abcdefg", delays_s, strict=True))
+        agents = {name: partial(_report_after, name, each) for name, each in delay_s.items()}
+        between = {name for name, each in reads._asked.items() if each.done()}
+        away = reads._silent.keys() - between
+        trusted, began_s = sorted(each for name, each in delay_s.items() if name not in away), now()
+        found = await reads.read(agents)
+        took_s, reported = now() - began_s, {each.node for each in found.reports}
+        if not number:
+            assert (reported, took_s) == (set(delay_s), max(delays_s))
+        else:
+            half_s = trusted[(len(trusted) - 1) // 2] if trusted else 0.0
+            assert took_s <= 2 * half_s + 2.0 + 0.001
+            still = {name for name, each in delay_s.items() if name not in silent and each < 2 * half_s + 2.0}
+            assert still <= reported
+        assert all("no answer yet" in str(each) for each in found.silent)
+        await asyncio.sleep(5)
+        silent = set(reads._silent)
+    await reads.close()
+
+
+async def _report_after(node: str, delay_s: float) -> UsageReport:
+    await asyncio.sleep(delay_s)
+    return UsageReport(node=node)
+
+
+async def _raise_after(delay_s: float) -> UsageReport:
+    await asyncio.sleep(delay_s)
+    raise AWAY
+
+
+def test_agents_that_fail_at_once_do_not_shorten_the_wait_for_those_that_answer() -> None:
+    async def story() -> NodeReports:
+        reads = AgentReads()
+        names = [f"bad-{number}" for number in range(9)]
+        await reads.read({name: partial(_report_after, name, 0) for name in [*names, "good"]})
+        bad = {name: partial(_raise_after, 0) for name in names}
+        return await reads.read({**bad, "good": partial(_report_after, "good", 8)})
+
+    found = virtualtime.run(story())
+    assert ([each.node for each in found.reports], len(found.silent)) == (["good"], 9)
+
+
+def test_one_that_answered_between_two_reads_is_waited_for_longer_than_the_grace() -> None:
+    async def story() -> list[int]:
+        reads = AgentReads()
+        await reads.read({"slow": partial(_raise_after, 0)})
+        found = list[int]()
+        for _ in range(2):
+            found.append(len((await reads.read({"slow": partial(_report_after, "slow", 1)})).reports))
+            await asyncio.sleep(5)
+        return found
+
+    assert virtualtime.run(story()) == [0, 1]
 
 
 async def test_one_that_does_not_answer_delays_the_others_once() -> None:

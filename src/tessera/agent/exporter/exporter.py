@@ -18,7 +18,7 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuEvent, GpuFacts, Inventory
 from tessera.core.gpu.mig import Layout
 from tessera.core.gpu.readings import GpuReading
-from tessera.core.node.health import Health, HealthPhase, xid_class
+from tessera.core.node.health import Health, xid_class
 from tessera.core.usage.attribution import GpuUsage, attribute_usage
 from tessera.core.usage.containerhistory import Histories, update_histories
 from tessera.core.usage.families import Family, MetricSample
@@ -179,17 +179,14 @@ class Exporter:
                 self._changes[facts.uuid] += 1
 
     def _statuses(self, inventory: Inventory, gpus: Iterable[Gpu]) -> Iterable[DeviceStatus]:
-        phases = dict(self._health.health.states)
         orphaned = self._containers.orphaned
-        unhealthy = orphaned.union(device for device, each in phases.items() if each.phase is not HealthPhase.HEALTHY)
+        failed = self._health.health.unhealthy
         for facts in inventory.gpus:
             whole = DeviceId(facts.uuid)
-            healthy = whole not in unhealthy and not facts.lost
-            yield DeviceStatus(device=whole, healthy=healthy, orphaned=whole in orphaned)
-            for instance in facts.instances:
-                device = DeviceId(facts.uuid, instance.placement)
-                healthy = unhealthy.isdisjoint((device, whole))
-                yield DeviceStatus(device=device, healthy=healthy, orphaned=device in orphaned)
+            for device in (whole, *(DeviceId(facts.uuid, each.placement) for each in facts.instances)):
+                works = not facts.lost and failed.isdisjoint((device, whole))
+                healthy = works and orphaned.isdisjoint((device, whole))
+                yield DeviceStatus(device=device, healthy=healthy, orphaned=works and device in orphaned)
         for each in enforcements(gpus, inventory):
             device = DeviceId(each.gpu, each.placement)
             yield DeviceStatus(device=device, mode=each.mode.value, isolation=each.level.value)

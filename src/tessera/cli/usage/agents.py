@@ -39,18 +39,19 @@ def refuse_two_sources() -> None:
 
 
 @asynccontextmanager
-async def agents(addresses: tuple[str, ...], place: ClusterSource) -> AsyncIterator[UsageSource]:
-    """Yield the agents of these addresses; without any, all of a cluster.
+async def agents(addresses: tuple[str, ...], place: ClusterSource, *, node: str = "") -> AsyncIterator[UsageSource]:
+    """Yield the agents of these addresses; without any, all of a cluster, or that of one node.
 
     Args:
         addresses: of agents.
         place: the cluster.
+        node: the one node of the cluster; empty for all.
 
     Raises:
         InvalidInput: an invalid address, or no such kubeconfig.
 
     """
-    source: UsageSource = HttpUsage(addresses) if addresses else ProxiedUsage(connected(place))
+    source: UsageSource = HttpUsage(addresses) if addresses else ProxiedUsage(connected(place), node=node or None)
     try:
         yield source
     finally:

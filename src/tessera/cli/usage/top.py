@@ -23,7 +23,7 @@ from tessera.cli.usage.agents import agents, agents_options, note_silent, refuse
 from tessera.cli.usage.tables import top_notes, top_table
 from tessera.clients.nodeusage import NodeReports, UsageSource
 from tessera.core.usage.usagereport import UsageReport
-from tessera.errors import InvalidInput, TesseraError
+from tessera.errors import InvalidInput, TesseraError, Unavailable
 
 __all__ = ["top"]
 
@@ -61,7 +61,7 @@ def top(
     then the GPUs: slow ones first, then the busiest.
     """
     refuse_two_sources()
-    source = agents(agent, ClusterSource(kubeconfig=kubeconfig, context=context))
+    source = agents(agent, ClusterSource(kubeconfig=kubeconfig, context=context), node=shown["node"])
     asyncio.run(_once(source, shown) if once else _live(source, shown))
 
 
@@ -69,10 +69,15 @@ def _of_node(reports: NodeReports, node: str) -> tuple[UsageReport, ...]:
     """Return the reports, or that of one node.
 
     Raises:
-        InvalidInput: no agent reports that node.
+        InvalidInput: no agent reports that node, and all answered.
+        Unavailable: no agent reports it that answered.
 
     """
     found = tuple(each for each in reports.some() if node in {"", each.node})
+    if not found and reports.silent:
+        one, *more = reports.silent
+        others = f", and {len(more)} more agents" if more else ""
+        raise Unavailable(f"node {node}", found=f"no agent that answers reports it, and one does not{others}: {one}")
     if not found:
         raise InvalidInput(f"node {node}", found="no agent reports it", hint="kubectl get nodes lists the nodes")
     return found

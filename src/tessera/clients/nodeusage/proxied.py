@@ -39,6 +39,7 @@ class ProxiedUsage:
 
     def __init__(self, kube: Kube, *, node: str | None = None) -> None:
         self._kube = kube
+        self._node = node
         of_node = () if node is None else (("spec.nodeName", node),)
         self._agents = msgspec.structs.replace(_AGENTS, fields=of_node)
         self._reads, self._reading = AgentReads(), asyncio.Lock()
@@ -50,13 +51,16 @@ class ProxiedUsage:
         except Forbidden as error:
             raise _lacking("agents", error) from error
         pods = [each for each in found if not is_terminating(each)]
+        if not pods and self._node is not None:
+            hint = f"kubectl get nodes lists the nodes, kubectl -n {NAMESPACE} get pods -o wide the agents"
+            raise Unavailable(f"node {self._node}", found="no agent pod runs on it", hint=hint)
         if not pods:
             raise Unavailable("agents", found="no agent pod exists", hint=f"install the agents, or {_HINT}")
-        return await self._reads.read({name_of(each)[1]: partial(self._ask, each) for each in pods})
+        return await self._reads.read({_called(each): partial(self._ask, each) for each in pods})
 
     async def _ask(self, pod: Object) -> UsageReport:
         namespace, name = name_of(pod)
-        subject = f"agent {namespace}/{name}"
+        subject = _called(pod)
         on = pod.get("spec", {}).get("nodeName", "")
         if not is_true(pod, "Ready"):
             where = f" on node {on}" if on else ""
@@ -81,6 +85,11 @@ class ProxiedUsage:
         """End all connections."""
         await self._reads.close()
         await self._kube.close()
+
+
+def _called(pod: Object) -> str:
+    namespace, name = name_of(pod)
+    return f"agent {namespace}/{name}"
 
 
 def _lacking(subject: str, error: Forbidden) -> Unavailable:

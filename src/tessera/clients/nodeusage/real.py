@@ -39,17 +39,20 @@ class HttpUsage:
 
     async def read(self) -> NodeReports:
         """Return the report of each agent."""
-        return await self._reads.read({name: partial(self._ask, name, each) for name, each in self._agents.items()})
+        asks = {f"agent {name}": partial(self._ask, f"agent {name}", each) for name, each in self._agents.items()}
+        return await self._reads.read(asks)
 
-    async def _ask(self, address: str, connections: Connections) -> UsageReport:
-        subject = f"agent {address}"
+    async def _ask(self, subject: str, connections: Connections) -> UsageReport:
         try:
             async with asyncio.timeout(self._deadline_s):
                 answer = await connections.read("/usage", {"Accept": "application/json"}, most=MOST_BYTES)
         except TimeoutError as error:
             found = f"no answer in {self._deadline_s:g} s"
             raise Unavailable(subject, found=found, hint=_HINT) from error
-        except (Unreachable, Broken) as error:
+        except Unreachable as error:
+            address = subject.removeprefix("agent ")
+            raise Unavailable(subject, found=str(error).replace(f" to {address}:", ":"), hint=_HINT) from error
+        except Broken as error:
             raise Unavailable(subject, found=shown(str(error)), hint=_HINT) from error
         if not answer.success:
             raise Unavailable(subject, found=f"HTTP {answer.status}", hint=_HINT)

@@ -107,7 +107,7 @@ _CONTAINERS = _gauge("tessera_device_containers", "Containers that were allocate
 _HEALTHY = _gauge("tessera_device_healthy", "Whether a GPU or a MIG instance may be allocated to new pods.")
 _ORPHANED = _gauge(
     "tessera_device_orphaned",
-    "Whether processes of a deleted pod still use a device; it is not allocated until they exit.",
+    "Whether a device is not allocated only because processes of a deleted pod use it; 0 if it is unhealthy besides.",
 )
 _SHARING = _gauge(
     "tessera_device_sharing_info", "How a device is shared, and how its limits are enforced.", "mode", "isolation"

@@ -14,7 +14,7 @@ class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
     device: DeviceId
     healthy: bool = True
     orphaned: bool = False
-    """Whether only processes of a deleted pod use it."""
+    """Whether only processes of a deleted pod use it, and nothing else keeps new pods from it."""
     mode: str = ""
     """Empty where it is not advertised."""
     isolation: str = ""
