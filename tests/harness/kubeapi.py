@@ -50,7 +50,8 @@ class KubeApi:
             follow="follow" in query,
             since=since,
         )
-        return web.Response(body=b"".join([each async for each in pieces]))
+        content = b"".join([each async for each in pieces])
+        return web.Response(body=content) if content else web.Response(status=204)
 
     async def _do(self, request: web.Request, kind: Kind, name: str, namespace: str) -> Object | None:
         if request.method == "POST":

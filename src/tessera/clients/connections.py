@@ -31,7 +31,7 @@ _IDLE_S = 60.0
 """An unused connection is kept this long; the API server keeps it for 90 s."""
 _AT_ONCE = 64
 """Concurrent requests; more wait, so that a burst does not open a thousand connections. Streams are not counted."""
-_OK, _SUCCESSES = 200, range(200, 300)
+_OK, _NO_CONTENT, _SUCCESSES = 200, 204, range(200, 300)
 _ENDS = {aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED}
 _PING_S = 30.0
 """Interval of WebSocket pings, which keep proxies from closing the connection; without an answer it is closed."""
@@ -186,9 +186,9 @@ class Connections:
     async def stream(
         self, target: str, headers: Mapping[str, str]
     ) -> AsyncIterator["HttpResponse | AsyncIterator[bytes]"]:
-        """Yield the pieces of a response as they arrive; if the server rejects it, its response."""
+        """Yield the pieces of a response as they arrive, maybe none; if the server rejects it, its response."""
         async with self._sent("GET", target, headers, b"") as response:
-            if response.status != _OK:
+            if response.status not in {_OK, _NO_CONTENT}:
                 yield HttpResponse(response.status, await response.read())
             else:
                 yield _pieces(response)

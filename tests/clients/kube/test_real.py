@@ -189,6 +189,12 @@ async def test_a_log_is_that_of_the_container_named(tmp_path: Path) -> None:
         ]
 
 
+async def test_a_log_without_content_is_empty(tmp_path: Path) -> None:
+    """So the API server answers for a pod that is on no node yet."""
+    async with connected(tmp_path, lambda _: b"HTTP/1.1 204 No Content\r\n\r\n", {}) as (_, kube):
+        assert [each async for each in kube.logs("p", "ns")] == []
+
+
 @pytest.mark.parametrize("status", ["200 OK", "500 Internal Server Error"])
 async def test_an_endless_answer_of_a_pod_is_not_read_to_its_end(tmp_path: Path, status: str) -> None:
     endless = answer(b"a" * (1 << 16), status).replace(b"Content-Length: 65536", b"Content-Length: 99000000")
