@@ -264,7 +264,7 @@ async def test_a_model_that_the_disk_damages_is_found_withdrawn_and_mended(node:
         path = node.folder / "llama" / "versions" / found.revision / "a"
         path.write_bytes(b"wrong")
         (node.bucket / "llama").rename(node.bucket / "away")  # the source does not answer
-        node.now_s = found.verified_s + week_s + 1
+        node.now_s = found.verified_s + week_s + 300  # it may have been compared once more meanwhile
         damaged = await node.model(lambda each: each.state == "Failed")
         assert (damaged.revision, "there is no such folder" in damaged.reason) == ("", True)
         assert ModelFolder(node.folder / "llama").records.verification(found.revision).damaged == ("a",)
@@ -344,7 +344,7 @@ async def test_a_revision_that_cannot_be_compared_stops_no_other(node: Node) -> 
         manifest.write_bytes(b"broken")
         other = node.folder / "second" / "current" / "a"
         other.write_bytes(b"3")
-        node.now_s = second.verified_s + 101
+        node.now_s = second.verified_s + 300
         async with asyncio.timeout(PATIENCE_S):  # it is mended, of which nothing tells
             while other.read_bytes() != b"2":  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
