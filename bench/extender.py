@@ -103,7 +103,7 @@ class Client:
 
 
 class Undecided:
-    """An application that decodes a request with `json`, and answers what it is told to."""
+    """An application that decodes a request with `json`, and encodes an answer that is known already."""
 
     def __init__(self) -> None:
         self.answer: Any = None

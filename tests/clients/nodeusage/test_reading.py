@@ -23,7 +23,7 @@ SOON_S = 5.0
 
 
 class Agent:
-    """Answers with what it is told, at once or when that is there."""
+    """Gives one answer, once that is ready."""
 
     def __init__(self, answer: UsageReport | Exception) -> None:
         self.answer = answer

@@ -87,7 +87,7 @@ async def test_who_is_admitted_again_starts_with_a_share_that_nobody_uses(
     memory = dict[str, int]()
     for name, size in units.items():
         uuid = facts(node.assigned(name)[0]["gpu"], "T4").uuid
-        assert told[name] in (uuid, "")  # by CDI the container is told by a file
+        assert told[name] in (uuid, "")  # with CDI the container learns it from a file
         memory[uuid] = memory.get(uuid, 0) + size
     assert all(each <= GIB for each in memory.values())
     assert node.plugins.gate.refusals.double_allocations() == ()

@@ -237,7 +237,6 @@ def plan_cache(
     running = desired.get(fetching.running)
     canceled = first is not None and running is not None and _interrupts(first, running, offered, fetching)
     # 6. Compare with its digests what was compared longest ago, while nothing is fetched.
-    idle = fetch is None and not fetching.running
     return CachePlan(
         displaced=room.displaced,
         refused=room.refused,
@@ -249,7 +248,7 @@ def plan_cache(
             *(each for each in steps if each is not None),
         ),
         fetch=fetch,
-        verify=_next_verification(desired, observed, fetching.now_s) if idle else None,
+        verify=None if fetch or fetching.running else _next_verification(desired, observed, fetching.now_s),
     )
 
 
