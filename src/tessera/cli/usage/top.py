@@ -77,7 +77,11 @@ def _of_node(reports: NodeReports, node: str) -> tuple[UsageReport, ...]:
     if not found and reports.silent:
         one, *more = reports.silent
         others = f", and {len(more)} more agents" if more else ""
-        raise Unavailable(f"node {node}", found=f"no agent that answers reports it, and one does not{others}: {one}")
+        raise Unavailable(
+            f"node {node}",
+            found=f"no agent that answers reports it, and one does not{others}: {one.subject}: {one.cause}",
+            hint=one.hint or "try again",
+        )
     if not found:
         raise InvalidInput(f"node {node}", found="no agent reports it", hint="kubectl get nodes lists the nodes")
     return found

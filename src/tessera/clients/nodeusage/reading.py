@@ -7,7 +7,6 @@ from typing import TypeAlias
 from tessera.clients.nodeusage.protocol import NodeReports
 from tessera.core.usage.usagereport import UsageReport
 from tessera.errors import Unavailable
-from tessera.log import logger
 
 __all__ = ["AgentReads", "Ask"]
 
@@ -138,5 +137,7 @@ async def _answer(name: str, ask: Ask, turns: asyncio.Semaphore) -> _Answer:
     except Unavailable as error:
         return error
     except Exception as error:  # noqa: BLE001 a defect about one agent must not hide the others
+        from tessera.log import logger  # noqa: PLC0415 - slow to import, and commands that follow a Job read reports
+
         logger().error("agent_not_read", reason=f"{name}: {str(error) or type(error).__name__}", exc_info=error)
         return Unavailable(name, found=f"a defect in reading its report: {type(error).__name__}", hint="report it")
