@@ -61,7 +61,7 @@ REFUSALS: dict[str, tuple[bytes | None, type[TesseraError], str]] = {
     "invalid": (status(422, "spec.x: " + "long " * 40 + "end"), InvalidInput, "long end"),
     "bad request": (status(400), InvalidInput, "HTTP 400"),
     "not allowed": (status(403, 'User "u" cannot list pods'), Forbidden, "cannot list.*a role that grants it"),
-    "a quota": (status(403, "exceeded quota"), Unavailable, "exceeded quota"),
+    "a quota": (status(403, "exceeded quota"), Unavailable, "exceeded quota.: correct .* of a quota, delete"),
     "not known": (
         status(401, "Unauthorized"),
         Unavailable,

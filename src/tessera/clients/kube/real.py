@@ -441,6 +441,7 @@ _WITHHELD = {
     _UNAUTHORIZED: "sign in with a token or certificate that has not expired, of an account and a pod that still exist",
     _FORBIDDEN: "use a role that grants it",
 }
+_NOT_ADMITTED = "correct what it names, or, of a quota, delete what is no longer needed"
 _NO_RIGHT = " cannot "
 """In `User "x" cannot list resource ...`. Source: k8s.io/apiserver `responsewriters/errors.go` (`forbiddenMessage`)."""
 _UNDECLARED = "field not declared in schema"
@@ -485,11 +486,12 @@ def _refused(code: int, found: str, requested: _Request) -> TesseraError:
     if code == _ABSENT:
         return _Absent(subject, found=found, hint="observe it again")
     if code == _CHANGED:
-        return Conflict(subject, found=found, hint="observe it again")
+        return Conflict(subject, found=found, hint="observe it again" if requested.name else "choose a new name")
     if code in _WITHHELD:
         # Quotas, admission and namespaces that end answer 403, too, and no role would help.
-        refused = Forbidden if code == _FORBIDDEN and _NO_RIGHT in found else Unavailable
-        return refused(subject, found=found, hint=_WITHHELD[code])
+        admission = code == _FORBIDDEN and _NO_RIGHT not in found
+        refused = Forbidden if code == _FORBIDDEN and not admission else Unavailable
+        return refused(subject, found=found, hint=_NOT_ADMITTED if admission else _WITHHELD[code])
     if _UNDECLARED in found:
         definition = f"{requested.kind.plural}.{requested.kind.group}"
         fix = f"install the CustomResourceDefinition of this version, {definition}" if requested.kind.custom else ""
