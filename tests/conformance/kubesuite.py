@@ -205,6 +205,17 @@ class KubeSuite:
         assert (await kube.list(CONFIG_MAPS, Selection(having=("suite", "other")))).objects == ()
         assert {"one", "two"} <= {name_of(each)[1] for each in (await kube.list(CONFIG_MAPS, EVERYTHING)).objects}
 
+    @pytest.mark.parametrize("found", [True, False])
+    async def test_a_version_is_as_late_as_the_last_change(self, kube: Kube, *, found: bool) -> None:
+        """A watch that has seen it is resumed only where the server's version is no older."""
+        selection = HERE if found else Selection(namespace=NAMESPACE, fields=(("metadata.name", "none"),))
+        stored = await kube.create(CONFIG_MAPS, config_map("one"))
+        listing = await kube.list(CONFIG_MAPS, selection)
+        read = await kube.version(CONFIG_MAPS, selection)
+        assert int(version_of(stored)) <= int(listing.resource_version) <= int(read)
+        changed = await kube.patch(CONFIG_MAPS, "one", {"data": {"a": "2"}}, namespace=NAMESPACE)
+        assert int(read) < int(version_of(changed)) <= int(await kube.version(CONFIG_MAPS, selection))
+
     async def test_a_store_follows_what_comes_changes_and_goes(self, kube: Kube) -> None:
         await kube.create(CONFIG_MAPS, config_map("before"))
         store = Store(kube, CONFIG_MAPS, HERE)

@@ -70,6 +70,9 @@ class BadNetwork:
     async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:
         raise NotImplementedError
 
+    async def version(self, kind: Kind, selection: Selection = EVERYTHING) -> str:
+        raise NotImplementedError
+
     def watch(self, kind: Kind, since: str, selection: Selection = EVERYTHING) -> AsyncIterator[WatchEvent]:
         raise NotImplementedError
 

@@ -162,6 +162,50 @@ def test_a_follower_ends_where_etcd_was_restored_from_a_backup(case: str) -> Non
     virtualtime.run(check())
 
 
+class Breaking(MemoryKube):
+    """Breaks or ends each watch after a bookmark; at the fourth etcd is restored from a backup."""
+
+    def __init__(self, *, breaks: bool) -> None:
+        super().__init__()
+        self.breaks = breaks
+        self.now = 120
+        self.watched: list[str] = []
+
+    async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:
+        del kind, selection
+        return listing(self.now, one=100)
+
+    async def version(self, kind: Kind, selection: Selection = EVERYTHING) -> str:
+        del kind, selection
+        return str(self.now)
+
+    async def watch(self, kind: Kind, since: str, selection: Selection = EVERYTHING) -> AsyncIterator[WatchEvent]:
+        del kind, selection
+        self.watched.append(since)
+        await asyncio.sleep(20)
+        self.now += 10
+        yield WatchEvent(object={"metadata": {"resourceVersion": str(self.now)}}, bookmark=True)
+        if len(self.watched) == 4:
+            self.now = 110
+        if self.breaks:
+            raise Unavailable("watch", found="connection refused", hint="it is tried again")
+
+
+@pytest.mark.parametrize("breaks", [False, True], ids=["the watch ended", "the watch broke"])
+def test_a_restore_shows_before_versions_have_caught_up(*, breaks: bool) -> None:
+    """Else the next watch goes on at the version after the former one, and its bookmarks hide that it was silent."""
+
+    async def check() -> None:
+        kube = Breaking(breaks=breaks)
+        async with followed(kube) as seen:
+            assert await seen.settled(70) == ["+one?", "="]
+            assert await seen.settled(20) == []
+            assert kube.watched == ["120", "130", "140", "150"]
+        assert seen.ended == HistoryRewound
+
+    virtualtime.run(check())
+
+
 class Mute(MemoryKube):
     """Its first watch says nothing of what happens."""
 
@@ -274,11 +318,15 @@ class Ending(MemoryKube):
         return await super().list(kind, selection)
 
     async def watch(self, kind: Kind, since: str, selection: Selection = EVERYTHING) -> AsyncIterator[WatchEvent]:
-        del kind, selection
+        del selection
         await asyncio.sleep(0.1)
         self.since.append(since)
         if self.bookmarks:
-            yield WatchEvent(object={"metadata": {"resourceVersion": f"{len(self.since)}00"}}, bookmark=True)
+            yield WatchEvent(object={"metadata": {"resourceVersion": await self.version(kind)}}, bookmark=True)
+
+    async def version(self, kind: Kind, selection: Selection = EVERYTHING) -> str:
+        del kind, selection
+        return f"{len(self.since)}00" if self.bookmarks else "0"
 
 
 @in_virtual_time

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,7 @@ from tessera.clients.kube import (
     Store,
     Unanswered,
 )
-from tessera.errors import Conflict, InvalidInput, Unavailable
+from tessera.errors import Conflict, Unavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -175,29 +174,3 @@ async def test_what_is_withheld_in_a_namespace_is_refused_until_it_is_not() -> N
     assert [each["metadata"]["name"] for each in (await kube.list(CONFIG_MAPS)).objects] == ["one"]
     kube.withhold(NAMESPACE)
     assert await kube.get(CONFIG_MAPS, "one", NAMESPACE) is not None
-
-
-@pytest.mark.parametrize(
-    ("states", "cause"),
-    [
-        ([], 'container "c" in pod "one" is waiting to start: no logs yet'),
-        (
-            [{"waiting": {"reason": "PodInitializing"}}],
-            'container "c" in pod "one" is waiting to start: PodInitializing',
-        ),
-        ([{}], 'container "c" in pod "one" is waiting to start: no logs yet'),
-        ([{"running": {}}], ""),
-        ([{"terminated": {}}], ""),
-    ],
-)
-async def test_a_container_has_a_log_once_it_has_started(states: list[dict[str, Any]], cause: str) -> None:
-    kube = MemoryKube()
-    await kube.create(PODS, unplaced("one", nodeName="n"))
-    kube.written[NAMESPACE, "one"] = [b"epoch 1\n"]
-    status = {"containerStatuses": [{"name": "c", "state": each} for each in states]}
-    await kube.patch(PODS, "one", {"status": status}, namespace=NAMESPACE, subresource="status")
-    if cause:
-        with pytest.raises(InvalidInput, match=f"log of Pod default/one: {cause}"):
-            [each async for each in kube.logs("one", NAMESPACE)]
-    else:
-        assert [each async for each in kube.logs("one", NAMESPACE)] == [b"epoch 1\n"]

@@ -300,6 +300,14 @@ async def test_a_list_whose_moment_expires_between_chunks_is_asked_whole(tmp_pat
     assert ([each["metadata"]["name"] for each in listing.objects], listing.resource_version) == (["new"], "9")
 
 
+async def test_a_version_is_read_without_the_objects(tmp_path: Path) -> None:
+    page = shown(items=[{"metadata": {"name": "a"}}], metadata={"continue": "x", "resourceVersion": "7"})
+    async with connected(tmp_path, lambda _: page, {}) as (server, kube):
+        assert await kube.version(NODES, Selection(fields=(("metadata.name", "a"),), labels=(("l", "b"),))) == "7"
+        (requested,) = server.requested
+    assert parse_qs(urlsplit(requested.target).query) == {"limit": ["1"], "fieldSelector": ["metadata.name=a"]}
+
+
 def event(change: str, **each: Any) -> bytes:
     return json.dumps({"type": change, "object": each}).encode() + b"\n"
 

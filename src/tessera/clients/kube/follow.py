@@ -67,8 +67,9 @@ async def follow(
     `on_error` is called with each error that was recovered from; `on_word` for each list and event, including the
     bookmarks by which a server says once a minute that nothing has changed.
 
-    A watch that was silent is not resumed: with an etcd restored from a backup the API server says nothing until its
-    versions have reached those of before, and then goes on as if nothing was missed.
+    With an etcd restored from a backup the API server says nothing until its versions have reached those of before, and
+    then goes on as if nothing was missed. So a watch is resumed only where the API server's version is no older, and
+    not after silence.
 
     Raises:
         HistoryRewound: etcd was restored from a backup.
@@ -87,6 +88,8 @@ async def follow(
                     yield change
                 since = last = listing.resource_version
                 yield Change(listing=listing)
+            else:
+                await _require_no_older(kube, kind, selection, since)
             async for event in kube.watch(kind, since, selection):
                 pauses.progress()
                 on_word()
@@ -158,11 +161,21 @@ def _check_history(kind: Kind, listing: Listing, known: Mapping[tuple[str, str],
     changed = (each for each in listing.objects if _state(known.get(name_of(each))) != _state(each))
     versions = (listing.resource_version, *(version_of(each) for each in changed))
     if any(_is_older(each, last) for each in versions):
-        raise HistoryRewound(
-            f"{kind.plural} of the cluster",
-            found="they are older than those observed before, as after a restore of etcd from a backup",
-            hint="this process ends, and has to be started again",
-        )
+        raise _rewound(kind)
+
+
+async def _require_no_older(kube: Kube, kind: Kind, selection: Selection, since: str) -> None:
+    """Raise where the API server has an older version than a watch has shown."""
+    if _is_older(await kube.version(kind, selection), since):
+        raise _rewound(kind)
+
+
+def _rewound(kind: Kind) -> HistoryRewound:
+    return HistoryRewound(
+        f"{kind.plural} of the cluster",
+        found="they are older than those observed before, as after a restore of etcd from a backup",
+        hint="this process ends, and has to be started again",
+    )
 
 
 def _is_older(version: str, other: str) -> bool:

@@ -6,7 +6,6 @@ For demos, the simulator and tests; without admission, defaults, validation of k
 import asyncio
 import copy
 import itertools
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ from typing import Any
 from tessera.api.kubernetes.podstates import is_terminating
 from tessera.clients.kube.accounts import Accounts
 from tessera.clients.kube.ownership import UNNAMED, Owner, Owners, applied, contested, fields_of, updated
+from tessera.clients.kube.podstreams import LocalSocket, TimedLines, check_started
 from tessera.clients.kube.protocol import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DEPLOYMENTS,
@@ -36,7 +36,7 @@ from tessera.clients.kube.protocol import (
     version_of,
 )
 from tessera.clients.kube.storage import Key, Storage
-from tessera.errors import Conflict, InvalidInput, Unavailable, shown
+from tessera.errors import Conflict, InvalidInput, Unavailable
 
 __all__ = ["MemoryKube"]
 
@@ -117,6 +117,11 @@ class MemoryKube:
         await self._reach(kind, selection.namespace)
         objects = self._storage.select(kind, selection)
         return Listing(objects=objects, resource_version=str(self._storage.version))
+
+    async def version(self, kind: Kind, selection: Selection = EVERYTHING) -> str:
+        """Return the version of the last change."""
+        await self._reach(kind, selection.namespace)
+        return str(self._storage.version)
 
     async def watch(self, kind: Kind, since: str, selection: Selection = EVERYTHING) -> AsyncIterator[WatchEvent]:
         """Yield the changes after a version."""
@@ -266,8 +271,8 @@ class MemoryKube:
             raise InvalidInput(subject, found=f"container {container!r}", expected=f"one of {', '.join(names)}")
         if not (pod.get("spec") or {}).get("nodeName"):
             return  # as the API server, which asks no kubelet then
-        _check_started(subject, pod, container or next(iter(names), ""))
-        pieces, given, timed = self.written.get((namespace, name), []), 0, _TimedLines(since or "")
+        check_started(subject, pod, container or next(iter(names), ""))
+        pieces, given, timed = self.written.get((namespace, name), []), 0, TimedLines(since or "")
         while True:
             for piece in pieces[given:]:
                 given += 1
@@ -278,7 +283,7 @@ class MemoryKube:
             await asyncio.sleep(0.01)
 
     @asynccontextmanager
-    async def tunnel(self, name: str, namespace: str, *, port: int) -> AsyncIterator["_Socket"]:
+    async def tunnel(self, name: str, namespace: str, *, port: int) -> AsyncIterator[LocalSocket]:
         """Yield a connection to the port's address in `listening`."""
         await self._reach(PODS, namespace)
         subject = f"port {port} of {_subject(PODS, (namespace, name))}"
@@ -291,7 +296,7 @@ class MemoryKube:
             found = "no container listens on the port"
             raise Unavailable(subject, found=found, hint="name the port of a container that does") from error
         try:
-            yield _Socket(subject, reader, writer)
+            yield LocalSocket(subject, reader, writer)
         finally:
             writer.close()
 
@@ -391,16 +396,6 @@ def _check_identity(kind: Kind, key: Key, body: Object, present: Object) -> None
         )
 
 
-def _check_started(subject: str, pod: Object, container: str) -> None:
-    """Reject a log that is not there yet, as kubelets do. Source: Kubernetes, `validateContainerLogStatus`."""
-    states = (pod.get("status") or {}).get("containerStatuses") or ()
-    state = next((each.get("state") or {} for each in states if each["name"] == container), {})
-    if not {"running", "terminated"} & state.keys():
-        reason = (state.get("waiting") or {}).get("reason", "no logs yet")
-        found = f'container "{container}" in pod "{name_of(pod)[1]}" is waiting to start: {reason}'
-        raise InvalidInput(subject, found=found, hint="try again when it has started")
-
-
 def _unbindable(pod: Object, uid: str) -> str:
     """Return why a pod cannot be bound. Source: kubernetes pkg/registry/core/pod/storage, BindingREST."""
     metadata, spec = pod["metadata"], pod.get("spec") or {}
@@ -453,46 +448,3 @@ _OWN = frozenset({"name", "namespace", "uid", "resourceVersion", "generation"})
 
 def _without_own(metadata: Object) -> Object:
     return {key: part for key, part in metadata.items() if key not in _OWN}
-
-
-class _TimedLines:
-    """The lines of a log with their times, without those before a second."""
-
-    def __init__(self, since: str) -> None:
-        self._since, self._number, self._rest = since, 0, False
-
-    def of(self, piece: bytes) -> bytes:
-        """Return the next piece of the log with times."""
-        found = b""
-        for part in re.findall(rb"[^\n]*\n|[^\n]+", piece):
-            seconds, tenths = divmod((self._number - self._rest) // 2, 10)
-            time = f"2026-01-01T00:{seconds // 60:02}:{seconds % 60:02}.{tenths}00000000Z"
-            if time >= self._since[:-1]:
-                found += part if self._rest else f"{time} ".encode() + part
-            self._number += not self._rest
-            self._rest = not part.endswith(b"\n")
-        return found
-
-
-class _Socket:
-    """A `Tunnel` to a socket of this machine."""
-
-    def __init__(self, subject: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._subject = subject
-        self._reader = reader
-        self._writer = writer
-
-    async def send(self, content: bytes) -> None:
-        """Send bytes to the pod."""
-        try:
-            self._writer.write(content)
-            await self._writer.drain()
-        except OSError as error:
-            raise Unavailable(self._subject, found=shown(error), hint="connect again") from error
-
-    async def receive(self) -> bytes:
-        """Return the next bytes of the pod; empty when it has ended the connection."""
-        try:
-            return await self._reader.read(65_536)
-        except OSError as error:
-            raise Unavailable(self._subject, found=shown(error), hint="connect again") from error

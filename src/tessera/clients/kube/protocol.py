@@ -247,6 +247,10 @@ class Kube(Protocol):
         """Return the current objects of a kind: including every write answered before this call."""
         ...
 
+    async def version(self, kind: Kind, selection: Selection = EVERYTHING) -> str:
+        """Return the `resource_version` that `list` returns, without the objects."""
+        ...
+
     def watch(self, kind: Kind, since: str, selection: Selection = EVERYTHING) -> AsyncIterator[WatchEvent]:
         """Yield every change after a version, until the server ends the stream; `follow` resumes it.
 

@@ -6,19 +6,28 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
-from urllib.parse import quote, urlencode
 
 import msgspec
 
 from tessera.api.fields import error_phrase
 from tessera.api.untyped import as_dict, as_dicts
 from tessera.clients.connections import Broken, Connections, HttpResponse, Unreachable
+from tessera.clients.kube.apirequest import (
+    JUNK,
+    UNAUTHORIZED,
+    Absent,
+    ApiRequest,
+    check,
+    conditions,
+    message_of,
+    refused,
+    subject_of,
+)
 from tessera.clients.kube.cluster import ClusterAccess, find_access
 from tessera.clients.kube.protocol import (
     EVERYTHING,
     PODS,
     Expired,
-    Forbidden,
     Kind,
     Listing,
     Object,
@@ -28,22 +37,18 @@ from tessera.clients.kube.protocol import (
     Unanswered,
     WatchEvent,
     name_of,
-    not_served,
 )
 from tessera.clients.kube.tunnel import PROTOCOL, PodTunnel
-from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported, shown
+from tessera.errors import InvalidInput, Unavailable, Unsupported, shown
 
 __all__ = ["HttpKube"]
 
-_JUNK = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Decoding errors of a response that is not JSON: from a proxy, or too deeply nested."""
 _DEADLINE_S = 30.0
 _WATCH_S = 240
 """The server ends a watch after this time and the client resumes it, so that a dead connection is noticed."""
 _SILENCE_S = 150.0
 _CHUNK = 500
 """Objects per response, as in kubectl."""
-_LONGEST_MESSAGE = 500
 
 _WHO = "Authorization"
 _JSON = "application/json"
@@ -93,8 +98,8 @@ class HttpKube:
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
         """Return an object; None where there is none."""
         try:
-            return await self._ask("GET", _Request(f"get {_subject(kind, name, namespace)}", kind, name, namespace))
-        except _Absent:
+            return await self._ask("GET", ApiRequest(f"get {subject_of(kind, name, namespace)}", kind, name, namespace))
+        except Absent:
             return None
 
     async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:
@@ -104,9 +109,20 @@ class HttpKube:
         except Expired:  # the version of the first chunk expired before the last: all at once
             return await self._list(kind, selection, {})
 
+    async def version(self, kind: Kind, selection: Selection = EVERYTHING) -> str:
+        """Return the version of a list.
+
+        One object is read, of those that a role may be restricted to: for another selection the server would search
+        all of the kind for it.
+        """
+        named = Selection(fields=tuple(each for each in selection.fields if each[0] == "metadata.name"))
+        requested = ApiRequest(f"list {kind.plural}", kind, namespace=selection.namespace)
+        page = await self._ask("GET", requested, parameters=conditions(named) | {"limit": "1"})
+        return str(as_dict(page.get("metadata")).get("resourceVersion", ""))
+
     async def _list(self, kind: Kind, selection: Selection, limit: dict[str, str]) -> Listing:
-        requested = _Request(f"list {kind.plural}", kind, namespace=selection.namespace)
-        parameters = _conditions(selection) | limit
+        requested = ApiRequest(f"list {kind.plural}", kind, namespace=selection.namespace)
+        parameters = conditions(selection) | limit
         head: Object = {"apiVersion": kind.api_version, "kind": kind.name}
         objects: list[Object] = []
         while True:
@@ -119,9 +135,9 @@ class HttpKube:
 
     async def watch(self, kind: Kind, since: str, selection: Selection = EVERYTHING) -> AsyncIterator[WatchEvent]:
         """Yield the changes after a version."""
-        requested = _Request(f"watch {kind.plural}", kind, namespace=selection.namespace)
+        requested = ApiRequest(f"watch {kind.plural}", kind, namespace=selection.namespace)
         parameters = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(_WATCH_S)}
-        parameters |= {"resourceVersion": since} | _conditions(selection)
+        parameters |= {"resourceVersion": since} | conditions(selection)
         async with self._streamed(requested, parameters) as lines:
             async for line in lines:
                 yield _event(line, requested)
@@ -129,7 +145,7 @@ class HttpKube:
     async def create(self, kind: Kind, body: Object) -> Object:
         """Create an object and return it as stored."""
         namespace, name = name_of(body)
-        requested = _Request(f"create {_subject(kind, name, namespace)}", kind, namespace=namespace)
+        requested = ApiRequest(f"create {subject_of(kind, name, namespace)}", kind, namespace=namespace)
         if bool(namespace) != kind.namespaced:
             raise InvalidInput(
                 requested.subject,
@@ -141,7 +157,7 @@ class HttpKube:
         self, kind: Kind, name: str, body: Object, *, namespace: str = "", subresource: Subresource = ""
     ) -> Object:
         """Merge a patch into an object and return it as stored."""
-        requested = _Request(f"patch {_subject(kind, name, namespace)}", kind, name, namespace, subresource)
+        requested = ApiRequest(f"patch {subject_of(kind, name, namespace)}", kind, name, namespace, subresource)
         return await self._ask("PATCH", requested, body=body, content_type=_MERGE)
 
     async def apply(
@@ -149,13 +165,13 @@ class HttpKube:
     ) -> Object:
         """Apply the fields in `body`, owned by the manager."""
         namespace, name = name_of(body)
-        requested = _Request(f"apply {_subject(kind, name, namespace)}", kind, name, namespace, subresource)
+        requested = ApiRequest(f"apply {subject_of(kind, name, namespace)}", kind, name, namespace, subresource)
         parameters = {"fieldManager": manager, "force": "true" if force else "false"}
         return await self._ask("PATCH", requested, body=_headed(kind, body), content_type=_APPLY, parameters=parameters)
 
     async def bind(self, name: str, namespace: str, *, uid: str, node: str, annotations: Mapping[str, str]) -> None:
         """Bind a pod and merge annotations into it."""
-        requested = _Request(f"bind {_subject(PODS, name, namespace)}", PODS, name, namespace, "binding")
+        requested = ApiRequest(f"bind {subject_of(PODS, name, namespace)}", PODS, name, namespace, "binding")
         if not node:
             raise InvalidInput(requested.subject, found="it has no node", hint="name one")
         metadata = {"name": name, "namespace": namespace, "uid": uid, "annotations": dict(annotations)}
@@ -167,7 +183,7 @@ class HttpKube:
         self, kind: Kind, name: str, *, namespace: str = "", uid: str = "", grace_s: int | None = None
     ) -> None:
         """Delete an object, that of this UID if one is given; a missing one is ignored."""
-        requested = _Request(f"delete {_subject(kind, name, namespace)}", kind, name, namespace)
+        requested = ApiRequest(f"delete {subject_of(kind, name, namespace)}", kind, name, namespace)
         # Explicit, because by default the pods of a Job would stay, and those of a Deployment would not.
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if grace_s is not None:
@@ -176,45 +192,45 @@ class HttpKube:
             options["preconditions"] = {"uid": uid}
         try:
             await self._ask("DELETE", requested, body=options)
-        except _Absent:
+        except Absent:
             return
 
     async def evict(self, name: str, namespace: str, *, uid: str = "") -> None:
         """Evict a pod, that of this UID if one is given; a missing one is ignored."""
-        requested = _Request(f"evict {_subject(PODS, name, namespace)}", PODS, name, namespace, "eviction")
+        requested = ApiRequest(f"evict {subject_of(PODS, name, namespace)}", PODS, name, namespace, "eviction")
         metadata = {"name": name, "namespace": namespace}
         body: Object = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
         if uid:
             body["deleteOptions"] = {"preconditions": {"uid": uid}}
         try:
             await self._ask("POST", requested, body=body)
-        except _Absent:
+        except Absent:
             return
 
     async def ask_pod(self, name: str, namespace: str, *, port: int, path: str, most: int, tls: bool = False) -> bytes:
         """Return the answer of a pod's HTTP endpoint, of at most `most` bytes, through the API server."""
-        subject = f"request to {_subject(PODS, name, namespace)} at port {port}"
+        subject = f"request to {subject_of(PODS, name, namespace)} at port {port}"
         at = f"https:{name}:{port}" if tls else f"{name}:{port}"
-        requested = _Request(subject, PODS, at, namespace, "proxy", path)
+        requested = ApiRequest(subject, PODS, at, namespace, "proxy", path)
         try:
             async with _translated(subject, self._deadline_s):
                 return (await self._answer("GET", requested, most=most)).content
-        except (_Absent, Unsupported) as error:
+        except (Absent, Unsupported) as error:
             raise Unavailable(subject, found=error.found, hint="try again") from error
 
     async def logs(
         self, name: str, namespace: str, *, container: str = "", follow: bool = False, since: str | None = None
     ) -> AsyncIterator[bytes]:
         """Yield the log of a container of a pod; it may be silent for hours."""
-        subject = f"log of {_subject(PODS, name, namespace)}"
-        requested = _Request(subject, PODS, name, namespace, "log")
+        subject = f"log of {subject_of(PODS, name, namespace)}"
+        requested = ApiRequest(subject, PODS, name, namespace, "log")
         asked = ({"container": container} if container else {}) | ({"follow": "true"} if follow else {})
         if since is not None:
             asked |= {"timestamps": "true"} | ({"sinceTime": since} if since else {})
         async with AsyncExitStack() as stack:
             try:
                 pieces = await stack.enter_async_context(self._opened(requested, asked))
-            except _Absent as error:
+            except Absent as error:
                 raise Unavailable(
                     subject, found=error.found, hint="try again when its container has started"
                 ) from error
@@ -228,8 +244,8 @@ class HttpKube:
     @asynccontextmanager
     async def tunnel(self, name: str, namespace: str, *, port: int) -> AsyncIterator[PodTunnel]:
         """Yield a connection to a port of a pod."""
-        subject = f"port {port} of {_subject(PODS, name, namespace)}"
-        requested = _Request(subject, PODS, name, namespace, "portforward")
+        subject = f"port {port} of {subject_of(PODS, name, namespace)}"
+        requested = ApiRequest(subject, PODS, name, namespace, "portforward")
         async with AsyncExitStack() as stack:
             async with _translated(subject, self._deadline_s):
                 headers, target = await self._headers(), requested.target({"ports": str(port)})
@@ -246,7 +262,7 @@ class HttpKube:
     async def _ask(
         self,
         method: str,
-        requested: "_Request",
+        requested: ApiRequest,
         *,
         body: Object | None = None,
         content_type: str = _JSON,
@@ -261,7 +277,7 @@ class HttpKube:
     async def _answer(
         self,
         method: str,
-        requested: "_Request",
+        requested: ApiRequest,
         content: bytes = b"",
         *,
         content_type: str = _JSON,
@@ -275,13 +291,13 @@ class HttpKube:
         headers = await self._headers()
         typed = {"Content-Type": content_type}
         answer = await self._connections.ask(method, target, headers | typed, content, most=most)
-        if answer.status == _UNAUTHORIZED and await self._credentials.renew(headers.get(_WHO, "")):
+        if answer.status == UNAUTHORIZED and await self._credentials.renew(headers.get(_WHO, "")):
             headers = await self._headers()
             if loop.time() >= last_s:
                 # A token's file that is slow to read holds the loop, and its timers. Who asked has given up.
                 raise TimeoutError
             answer = await self._connections.ask(method, target, headers | typed, content, most=most)
-        _check(answer, requested)
+        check(answer, requested)
         return answer
 
     async def _headers(self) -> dict[str, str]:
@@ -290,7 +306,7 @@ class HttpKube:
 
     @asynccontextmanager
     async def _streamed(
-        self, requested: "_Request", parameters: Mapping[str, str]
+        self, requested: ApiRequest, parameters: Mapping[str, str]
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Yield the lines of a streaming response."""
         async with self._opened(requested, parameters) as pieces:
@@ -298,7 +314,7 @@ class HttpKube:
 
     @asynccontextmanager
     async def _opened(
-        self, requested: "_Request", parameters: Mapping[str, str]
+        self, requested: ApiRequest, parameters: Mapping[str, str]
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Yield the pieces of a streaming response."""
         async with AsyncExitStack() as stack:
@@ -311,66 +327,16 @@ class HttpKube:
                     await self._refuse(stream, requested, headers)
             yield stream
 
-    async def _refuse(self, answer: HttpResponse, requested: "_Request", headers: Mapping[str, str]) -> NoReturn:
+    async def _refuse(self, answer: HttpResponse, requested: ApiRequest, headers: Mapping[str, str]) -> NoReturn:
         """Raise our error for a response instead of a stream; the next request uses a new token."""
-        if answer.status == _UNAUTHORIZED:
+        if answer.status == UNAUTHORIZED:
             await self._credentials.renew(headers.get(_WHO, ""))
-        _check(answer, requested)
+        check(answer, requested)
         raise Broken(f"HTTP {answer.status}")
-
-
-class _Request(msgspec.Struct, frozen=True):
-    """The subject of a request."""
-
-    subject: str
-    kind: Kind
-    name: str | None = None
-    namespace: str = ""
-    subresource: str = ""
-    path: str = ""
-    """The path of the pod behind `proxy`, one segment."""
-
-    def target(self, parameters: Mapping[str, str]) -> str:
-        """Return its path on the server, and the parameters.
-
-        Raises:
-            InvalidInput: a name would lead elsewhere.
-
-        """
-        kind = self.kind
-        parts = ["apis", kind.group, kind.version] if kind.group else ["api", kind.version]
-        parts += ["namespaces", self.namespace] if kind.namespaced and (self.namespace or self.name is not None) else []
-        parts += [
-            kind.plural,
-            *([] if self.name is None else [self.name]),
-            *([self.subresource] if self.subresource else []),
-            *([self.path] if self.path else []),
-        ]
-        if any(part in {"", ".", ".."} for part in parts):
-            raise InvalidInput(self.subject, found=f"name {self.name!r} or namespace {self.namespace!r} is not a name")
-        path = "/" + "/".join(quote(part, safe=":") for part in parts)
-        return f"{path}?{urlencode(parameters)}" if parameters else path
-
-
-class _Absent(Conflict):
-    """The object does not exist (HTTP 404)."""
-
-
-def _conditions(selection: Selection) -> dict[str, str]:
-    labels = [*(f"{key}={value}" for key, value in selection.labels), *selection.having]
-    fields = [f"{key}={value}" for key, value in selection.fields]
-    fields += [f"{key}!={value}" for key, value in selection.other_fields]
-    return {name: ",".join(each) for name, each in (("labelSelector", labels), ("fieldSelector", fields)) if each}
 
 
 def _headed(kind: Kind, body: Object) -> Object:
     return body | {"apiVersion": kind.api_version, "kind": kind.name}
-
-
-def _subject(kind: Kind, name: str, namespace: str) -> str:
-    if namespace and not name:  # the API server generates one
-        return f"{kind.name} in {namespace}"
-    return f"{kind.name} {namespace}/{name}" if namespace else f"{kind.name} {name}"
 
 
 def _without_managers(obj: Object) -> Object:
@@ -380,7 +346,7 @@ def _without_managers(obj: Object) -> Object:
     return obj
 
 
-async def _lines(chunks: AsyncIterator[bytes], requested: _Request, silence_s: float) -> AsyncIterator[bytes]:
+async def _lines(chunks: AsyncIterator[bytes], requested: ApiRequest, silence_s: float) -> AsyncIterator[bytes]:
     """Yield the lines of a stream; it is given up when it is silent for too long."""
     begun = b""
     while True:
@@ -397,14 +363,14 @@ async def _lines(chunks: AsyncIterator[bytes], requested: _Request, silence_s: f
             yield line
 
 
-def _event(line: bytes, requested: _Request) -> WatchEvent:
+def _event(line: bytes, requested: ApiRequest) -> WatchEvent:
     try:
         event = msgspec.json.decode(line, type=_Line)
-    except _JUNK as error:
+    except JUNK as error:
         raise Unavailable(requested.subject, found=shown(line), expected="a change") from error
     if event.type == "ERROR":
         code = event.object.get("code")
-        raise _refused(code if isinstance(code, int) else 0, _message(event.object), requested)
+        raise refused(code if isinstance(code, int) else 0, message_of(event.object), requested)
     _without_managers(event.object)
     return WatchEvent(object=event.object, gone=event.type == "DELETED", bookmark=event.type == "BOOKMARK")
 
@@ -430,71 +396,6 @@ async def _translated(subject: str, deadline_s: float | None) -> AsyncIterator[N
         ) from error
     except Broken as error:
         raise Unanswered(subject, found=shown(error), hint="the write may have happened; try again") from error
-    except _JUNK as error:
+    except JUNK as error:
         found = f"the answer is no object ({error_phrase(error, b'')})"
         raise Unanswered(subject, found=found, hint="the write may have happened; try again") from error
-
-
-_TOO_OLD, _ABSENT, _CHANGED, _BROKEN = 410, 404, 409, 500
-_UNAUTHORIZED, _FORBIDDEN = 401, 403
-_WITHHELD = {
-    _UNAUTHORIZED: "sign in with a token or certificate that has not expired, of an account and a pod that still exist",
-    _FORBIDDEN: "use a role that grants it",
-}
-_NOT_ADMITTED = "correct what it names, or, of a quota, delete what is no longer needed"
-_NO_RIGHT = " cannot "
-"""In `User "x" cannot list resource ...`. Source: k8s.io/apiserver `responsewriters/errors.go` (`forbiddenMessage`)."""
-_UNDECLARED = "field not declared in schema"
-"""How the API server refuses to apply a field that the kind does not have; it calls that an internal error (500)."""
-_BUDGET = "DisruptionBudget"
-"""Reason of such a cause. Source: k8s.io/api `policy/v1` (`DisruptionBudgetCause`)."""
-_FOR_GOOD = frozenset({400, 405, 406, 413, 415, 422})
-
-
-def _check(answer: HttpResponse, requested: _Request) -> None:
-    if answer.success:
-        return
-    try:
-        status = msgspec.json.decode(answer.content, type=dict)
-    except _JUNK as error:
-        # A path that leads nowhere is answered in plain text; an object that is not there with a Status.
-        if answer.status == _ABSENT:
-            raise not_served(requested.kind, requested.subject) from error
-        status = {"message": answer.content.decode(errors="replace")}
-    if answer.status == _ABSENT and requested.name is None and not as_dict(status.get("details")).get("name"):
-        raise not_served(requested.kind, requested.subject)  # aggregating servers and proxies answer by a Status, too
-    raise _refused(answer.status, _message(status), requested)
-
-
-def _message(status: Object) -> str:
-    """Return the server's message, longer than `shown`: a validation error's fix is at the end of a sentence.
-
-    Which PodDisruptionBudget forbids an eviction is not in it, but among the causes.
-    Source: kubernetes `pkg/registry/core/pod/storage/eviction.go`.
-    """
-    causes = as_dicts(as_dict(status.get("details")).get("causes"))
-    budgets = [str(each.get("message")) for each in causes if each.get("reason") == _BUDGET]
-    text = " ".join((str(status.get("message") or status.get("reason") or "no message"), *budgets))
-    return repr(text[:_LONGEST_MESSAGE])
-
-
-def _refused(code: int, found: str, requested: _Request) -> TesseraError:
-    """Return our error for a status of the server. Source: Kubernetes API conventions, HTTP status codes."""
-    subject = requested.subject
-    if code == _TOO_OLD:
-        return Expired(subject, found=found, hint="list again")
-    if code == _ABSENT:
-        return _Absent(subject, found=found, hint="observe it again")
-    if code == _CHANGED:
-        return Conflict(subject, found=found, hint="observe it again" if requested.name else "choose a new name")
-    if code in _WITHHELD:
-        # Quotas, admission and namespaces that end answer 403, too, and no role would help.
-        admission = code == _FORBIDDEN and _NO_RIGHT not in found
-        refused = Forbidden if code == _FORBIDDEN and not admission else Unavailable
-        return refused(subject, found=found, hint=_NOT_ADMITTED if admission else _WITHHELD[code])
-    if _UNDECLARED in found:
-        definition = f"{requested.kind.plural}.{requested.kind.group}"
-        fix = f"install the CustomResourceDefinition of this version, {definition}" if requested.kind.custom else ""
-        return InvalidInput(subject, found=found, hint=fix or "remove or correct that field")
-    kind = InvalidInput if code in _FOR_GOOD else Unanswered if code >= _BROKEN else Unavailable
-    return kind(subject, found=f"HTTP {code}, {found}", hint="correct it" if code in _FOR_GOOD else "try again")
