@@ -184,6 +184,10 @@ class Bench:
         """Return the pods as the watch shows them."""
         return tuple(self.present.values())
 
+    def node(self) -> dict[str, Any]:
+        """Return no Node object."""
+        return {}
+
     async def annotate(self, *_: object) -> Any:
         """Write on no pod: none is mistaken here."""
         raise AssertionError

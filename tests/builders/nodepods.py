@@ -22,8 +22,14 @@ class KnownResources:
 class ListedPods:
     """Pods bound to a node, as functions return them."""
 
-    def __init__(self, pods: Callable[[], Iterable[Object]], relist: Callable[[], Awaitable[Listing]]) -> None:
+    def __init__(
+        self,
+        pods: Callable[[], Iterable[Object]],
+        relist: Callable[[], Awaitable[Listing]],
+        node: Callable[[], Object] = dict,
+    ) -> None:
         self.pods = pods
+        self.node = node
         self._relist = relist
 
     async def relist(self) -> Listing:

@@ -52,6 +52,8 @@ class Node:
         self.kubelet = kubelet
         self.root = root
         self.pods: dict[tuple[str, str], dict[str, Any]] = {}
+        self.node: dict[str, Any] = {}
+        """The Node object; empty where there is none."""
         self.watched: dict[tuple[str, str], dict[str, Any]] = {}
         """The pods as the agent's watch shows them."""
         self.late: list[tuple[tuple[str, str], dict[str, Any]]] | None = None
@@ -101,7 +103,7 @@ class Node:
             dev=self.root / "dev",
         )
         view = PodsView(
-            ListedPods(self.seen, self.relist),
+            ListedPods(self.seen, self.relist, lambda: self.node),
             DeviceCheckpoint(self.kubelet.plugins),
             self.record,
             proc=self.proc,

@@ -13,6 +13,7 @@ from tessera.api.kubernetes.containerlimits import (
     runtime_of,
     was_admitted,
     was_created,
+    was_left_out,
 )
 
 POD: dict[str, Any] = {
@@ -99,3 +100,32 @@ RUNTIMES: dict[str, tuple[object, str]] = {
 def test_the_runtime_is_that_which_created_a_container(case: str) -> None:
     status, want = RUNTIMES[case]
     assert runtime_of({"status": status}) == want
+
+
+LEFT_OUT: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
+    "its node never had it": ({}, {}, True),
+    "its node has it": ({}, {"capacity": {"cpu": "8", "a/b": "1"}}, False),
+    "its node had it": ({}, {"allocatable": {"cpu": "8", "a/b": "0"}}, False),
+    "its node has no status yet": ({}, {"capacity": {}, "allocatable": None}, False),
+    "it is older than its Node": ({"startTime": "2026-01-31T11:59:59Z"}, {}, False),
+    "it is perhaps older than its Node": ({"startTime": "2026-01-31T12:00:00Z"}, {}, False),
+    "it has not started": ({"startTime": None}, {}, False),
+    "its time is none": ({"startTime": "soon"}, {}, False),
+    "a driver for DRA serves it": ({"extendedResourceClaimStatus": {"resourceClaimName": "c"}}, {}, False),
+}
+
+
+@pytest.mark.parametrize("case", LEFT_OUT)
+def test_a_resource_that_its_node_never_had_is_left_out_of_a_pod(case: str) -> None:
+    pod, node, want = LEFT_OUT[case]
+    created = {"metadata": {"creationTimestamp": "2026-01-31T12:00:00Z"}}
+    status = {"startTime": "2026-01-31T12:00:01Z", **pod}
+    observed = {"capacity": {"cpu": "8"}, "allocatable": {"cpu": "7"}, **node}
+    assert was_left_out({"status": status}, "a/b", {**created, "status": observed}) is want
+    mirror = {"annotations": {"kubernetes.io/config.mirror": "1"}}
+    assert not was_left_out({"metadata": mirror, "status": status}, "a/b", {**created, "status": observed})
+    assert not was_left_out({"status": status}, "a/b", {"status": observed}), "the Node has no time"
+
+
+def test_without_its_node_nothing_was_left_out() -> None:
+    assert not was_left_out({"status": {"startTime": "2026-01-31T12:00:01Z"}}, "a/b", {})

@@ -17,6 +17,7 @@ from tessera.api.kubernetes.containerlimits import (
     holds_devices,
     lasting_containers,
     runtime_of,
+    was_left_out,
 )
 from tessera.api.kubernetes.podstates import is_finished, is_terminating
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, uid_of, version_of
@@ -82,6 +83,9 @@ class PodsInView(Protocol):
     def has_lost(self, uid: str, container: str, resource: str) -> bool:
         """Return whether the kubelet's record can be read, and lacks an allocation."""
 
+    def left_out(self, pod: Object, resource: str) -> bool:
+        """Return whether a pod of this node surely runs without a resource that it requests."""
+
     def responses(self) -> Mapping[tuple[str, str, str], ContainerResponse]:
         """Return what the kubelet hands to the runtime for containers, by UID of the pod, container and resource."""
 
@@ -104,6 +108,10 @@ class PodsInView(Protocol):
 
 class BoundPods(Protocol):
     """The pods that are bound to a node."""
+
+    def node(self) -> Object:
+        """Return the Node object as the watch shows it; empty where there is none."""
+        ...
 
     def pods(self) -> Iterable[Object]:
         """Return them as the watch shows them."""
@@ -266,6 +274,10 @@ class PodsView:
     def has_lost(self, uid: str, container: str, resource: str) -> bool:
         """Return whether the kubelet's checkpoint can be read, and lacks an allocation."""
         return self._checkpoint.lacks(uid, container, resource)
+
+    def left_out(self, pod: Object, resource: str) -> bool:
+        """Return whether a pod runs without a resource that it requests, as this node never had it (`was_left_out`)."""
+        return was_left_out(pod, resource, self._bound.node())
 
     def responses(self) -> Mapping[tuple[str, str, str], ContainerResponse]:
         """Return the answers of `Allocate` that the kubelet hands to the runtime at each start; none if unreadable."""

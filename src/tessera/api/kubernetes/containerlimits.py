@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tessera.api.kubernetes.times import read_time
 from tessera.core.gpu.sharing import names_device
+from tessera.core.workload.kubernetesnames import MIRROR
 from tessera.core.workload.resources import SHARE_RESOURCES
 
 __all__ = [
@@ -15,6 +17,7 @@ __all__ = [
     "runtime_of",
     "was_admitted",
     "was_created",
+    "was_left_out",
 ]
 
 
@@ -44,6 +47,34 @@ def was_created(pod: Mapping[str, Any], container: str) -> bool:
     status = pod.get("status") or {}
     found = (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ()))
     return any(each.get("name") == container and each.get("containerID") for each in found)
+
+
+def was_left_out(pod: Mapping[str, Any], resource: str, node: Mapping[str, Any]) -> bool:
+    """Return whether a kubelet runs a pod without a resource that it requests, as its node never had it.
+
+    A kubelet leaves such a resource out of a pod that names its node itself. A Node keeps the names of all resources
+    that a device plugin ever registered, with 0 of them; a user can write neither those nor the pod's status. It is no
+    proof where the pod may be older than the Node object, whose names are lost when it is deleted (a static pod's
+    status is then written anew), nor where a driver for DRA serves the resource.
+    Source: Kubernetes `pkg/kubelet/lifecycle/predicate.go`, `removeMissingExtendedResources`, and
+    `pkg/kubelet/nodestatus/setters.go`, `MachineInfo`.
+
+    Args:
+        pod: which runs.
+        resource: that a container of it requests.
+        node: its Node object; empty if there is none.
+
+    """
+    observed, status = node.get("status") or {}, pod.get("status") or {}
+    known = {*(observed.get("capacity") or ()), *(observed.get("allocatable") or ())}
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    if not known or resource in known or MIRROR in annotations or status.get("extendedResourceClaimStatus"):
+        return False
+    try:
+        created_s = read_time(str((node.get("metadata") or {}).get("creationTimestamp")))
+        return read_time(str(status.get("startTime"))) > created_s
+    except ValueError:
+        return False
 
 
 def container_ids(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

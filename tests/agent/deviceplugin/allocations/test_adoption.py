@@ -16,7 +16,7 @@ from tessera.errors import Conflict, TesseraError
 
 pytestmark = pytest.mark.anyio
 
-UNKNOWN = "runs with devices, and neither the kubelet's record nor the agent's has them"
+UNKNOWN = "requests devices and runs, and neither the kubelet's record nor the agent's says what it has"
 LAYOUT = sevenths()[:3]
 CUT = (facts(0, layout=LAYOUT), mig(LAYOUT))
 
@@ -158,3 +158,56 @@ async def test_a_pod_without_a_device_on_a_node_that_never_gave_one_closes_nothi
     await node.offer((facts(0, "T4"), WHOLE), how=CDI)
     assert node.plugins.problems == ()
     await node.run("q")
+
+
+FIRST = [(facts(0, "T4"), WHOLE), (facts(1, "T4"), MEMORY)]
+CREATED_AT, STARTED_AT = "2026-01-31T12:00:00Z", "2026-01-31T12:00:30Z"
+
+
+def registered(*resources: str, created_at: str = CREATED_AT) -> dict[str, Any]:
+    """Return a Node on which plugins have registered resources."""
+    counts = {"cpu": "8", **dict.fromkeys(resources, "0")}
+    return {"metadata": {"creationTimestamp": created_at}, "status": {"capacity": counts, "allocatable": counts}}
+
+
+@pytest.mark.parametrize("resource", [GPU, NEED, SLICE, "nvidia.com/gpu.shared", "aliyun.com/gpu-mem"])
+@pytest.mark.parametrize("others", [False, True])
+async def test_a_pod_that_was_on_a_node_before_its_resources_closes_nothing(
+    node: Node, resource: str, *, others: bool
+) -> None:
+    """Any user could keep each new node from being used, by a pod that names it."""
+    node.node = registered("example.com/other")
+    node.ask("p", resource)
+    created(node, "p", startTime=STARTED_AT)
+    node.process_of("p")
+    if others:
+        node.ask("q")
+        node.kubelet.record("default", "q", Container(name="main", limits=((GPU, 1),)), (facts(0, "T4").uuid,))
+    await restarted_without_record(node, *FIRST)
+    assert node.plugins.problems == ()
+    assert {each.pod for each in node.plugins.gate.record.entries} == ({"default/q"} if others else set())
+    node.assign("r", 12, share(1, 12288))
+    await node.run("r", NEED, 12)
+
+
+ONCE = {
+    "its resource was there": registered(SLICE),
+    "its Node was created anew": registered(created_at="2026-02-01T12:00:00Z"),
+    "there is no Node": {},
+}
+
+
+@pytest.mark.parametrize("case", ONCE)
+async def test_a_pod_that_may_have_a_device_closes_a_node_without_any_record(node: Node, case: str) -> None:
+    """Also where the GPUNode was deleted, which says nothing about it."""
+    node.node = registered()
+    await node.offer(CUT, how=CDI)
+    await running(node, "p", SLICE, 200)
+    created(node, "p", startTime=STARTED_AT)
+    node.kubelet.lose_record()
+    node.node = ONCE[case]
+    await restarted_without_record(node, CUT, withheld=3)
+    assert UNKNOWN in node.plugins.problems[-1]
+    for name in ("q", "r", "s"):
+        with pytest.raises(TesseraError):
+            await node.run(name, SLICE)

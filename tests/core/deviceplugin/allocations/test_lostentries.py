@@ -47,7 +47,7 @@ def test_why_nothing_is_offered_names_each_pod_and_what_to_do() -> None:
     living, deleted = UnknownUse("ns/p", deleted=False), UnknownUse("u", deleted=True)
     assert unknown_uses([]) == ""
     assert unknown_uses([deleted, living]) == (
-        "pod ns/p: it runs with devices, and neither the kubelet's record nor the agent's has them: delete it; no "
-        "device is allocated before; pod u: it was deleted, its processes run, and the record of what it uses was "
-        "unreadable: end them, or restart the node; no device is allocated before"
+        "pod ns/p: it requests devices and runs, and neither the kubelet's record nor the agent's says what it has: "
+        "delete it; no device is allocated before; pod u: it was deleted, its processes run, and the record of what "
+        "it uses was unreadable: end them, or restart the node; no device is allocated before"
     )

@@ -88,7 +88,7 @@ async def unrecorded(
         if (names_device(resource) or resource in SHARE_RESOURCES) and (uid, container, resource) not in known
         # The kubelet may leave out an init container that has come to its end, and what was not created has nothing.
         if container in lasting_containers(pod) and was_created(pod, container)
-        if view.has_lost(uid, container, resource) or not allocated
+        if (view.has_lost(uid, container, resource) or not allocated) and not view.left_out(pod, resource)
     ]
     if view.blind or not found:
         return tuple(found)

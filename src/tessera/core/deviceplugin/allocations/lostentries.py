@@ -42,7 +42,7 @@ class UnknownUse(NamedTuple):
         """Why that is not known, with the pod as subject."""
         if self.deleted:
             return "was deleted, its processes run, and the record of what it uses was unreadable"
-        return "runs with devices, and neither the kubelet's record nor the agent's has them"
+        return "requests devices and runs, and neither the kubelet's record nor the agent's says what it has"
 
     @property
     def text(self) -> str:
