@@ -14,12 +14,12 @@ import msgspec
 import pytest
 
 from tessera.agent.storage.modelcache.disk import ModelDisk
-from tessera.agent.storage.modelcache.fetching import Fetches
+from tessera.agent.storage.modelcache.fetching import Fetches, OpenedSource
 from tessera.agent.storage.models.reading import TransferLimits
-from tessera.clients.store import Body, MemoryStore, ObjectStore, Refused, Temporary
+from tessera.clients.store import Body, MemoryStore, Refused, Temporary
 from tessera.clients.store.protocol import Contents
-from tessera.core.storage.models.cacheplan import CachePlan, room_backoff
-from tessera.core.storage.models.nodemodels import DesiredModel
+from tessera.core.storage.models.cacheplan import CachePlan
+from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel
 from tessera.core.storage.models.revisions import CHUNK_BYTES, StoredObject
 from tessera.log import logger
 
@@ -28,14 +28,14 @@ pytestmark = pytest.mark.anyio
 SMALL, LARGE = DesiredModel(name="small", source="s3://b/small"), DesiredModel(name="large", source="s3://b/large")
 
 
-async def never(model: DesiredModel) -> ObjectStore:
+async def never(model: DesiredModel) -> OpenedSource:
     await asyncio.Event().wait()
     raise AssertionError(model)
 
 
 @pytest.fixture
 def fetches(tmp_path: Path) -> Fetches:
-    return Fetches(disk=ModelDisk(tmp_path), open_store=never, now_s=lambda: 2.0, wake=lambda: None, log=logger())
+    return Fetches(disk=ModelDisk(tmp_path), open_source=never, now_s=lambda: 2.0, wake=lambda: None, log=logger())
 
 
 async def test_one_is_fetched_at_a_time(fetches: Fetches) -> None:
@@ -45,11 +45,12 @@ async def test_one_is_fetched_at_a_time(fetches: Fetches) -> None:
     await fetches.close()
 
 
-def decided(fetches: Fetches, displaced: Mapping[str, str], refused: Mapping[str, int]) -> None:
-    fetches.needs["large"] = 9
-    needs = fetches.observed(["large"]).needs
+def decided(
+    fetches: Fetches, displaced: Mapping[str, str], refused: Mapping[str, int], model: DesiredModel = LARGE
+) -> None:
+    """Decide on a model as if its last fetch had not fit."""
     plan = CachePlan(displaced, refused, protected={}, offered={}, steps=(), fetch=None)
-    fetches.decided(needs, plan, {"large": LARGE})
+    fetches.decided(["large"], plan, {"large": model})
 
 
 async def test_a_model_for_which_others_make_room_reports_it(fetches: Fetches) -> None:
@@ -57,7 +58,7 @@ async def test_a_model_for_which_others_make_room_reports_it(fetches: Fetches) -
     report = fetches.report("large")
     assert (report.state, report.failures) == ("Missing", 0)
     assert report.reason == "model large: not enough space: evicting small"
-    assert not fetches.needs
+    assert not fetches.observed().needs
 
 
 async def test_a_model_for_which_there_is_no_room_has_failed_and_is_tried_again_later(fetches: Fetches) -> None:
@@ -81,18 +82,18 @@ async def test_nothing_makes_room_for_a_while_for_a_fetch_that_brought_nothing_i
             with super().read(stored, start, stop) as body:
                 yield body
 
-    async def opened(_model: DesiredModel) -> ObjectStore:
-        return Unreadable({"a": b"first", "b": b"second"})
+    async def opened(_model: DesiredModel) -> OpenedSource:
+        return OpenedSource(Unreadable({"a": b"first", "b": b"second"}))
 
     (tmp_path / "models").mkdir()
     disk = ModelDisk(tmp_path / "models", most_percent=100)
-    fetches = Fetches(disk=disk, open_store=opened, now_s=lambda: 2.0, wake=lambda: None, log=logger())
+    fetches = Fetches(disk=disk, open_source=opened, now_s=lambda: 2.0, wake=lambda: None, log=logger())
 
     async def counted() -> int:
         fetches.begin(LARGE)
         assert fetches._task is not None
         await fetches._task
-        backoff = fetches.observed([]).room_backoffs.get("large")
+        backoff = fetches.observed().history("large").backoff
         return 0 if backoff is None else backoff.count
 
     assert [await counted(), await counted()] == [0, 0], "no room was made"
@@ -102,7 +103,8 @@ async def test_nothing_makes_room_for_a_while_for_a_fetch_that_brought_nothing_i
         decided(fetches, {}, {"large": 5 << 20})
         reason = fetches.report("large").reason
         assert re.fullmatch(
-            rf"model large: its last fetch brought nothing \(.*403 Forbidden.*\): other models stay until {until}",
+            rf"model large: its last fetch brought nothing \(.*403 Forbidden.*\): other models stay until {until}, "
+            "or until its Secret or source changes",
             reason,
         )
     readable = True
@@ -120,21 +122,21 @@ async def test_further_bytes_end_the_back_off_and_bytes_of_another_source_are_no
             with super().read(stored, start, stop) as body:
                 yield body
 
-    async def opened(_model: DesiredModel) -> ObjectStore:
-        return Broken({**contents, "z": b"closed"})
+    async def opened(_model: DesiredModel) -> OpenedSource:
+        return OpenedSource(Broken({**contents, "z": b"closed"}))
 
     (tmp_path / "models").mkdir()
     disk, one_thread = ModelDisk(tmp_path / "models", most_percent=100), TransferLimits(threads=1)
     fetches = Fetches(
-        disk=disk, open_store=opened, now_s=lambda: 2.0, wake=lambda: None, log=logger(), limits=one_thread
+        disk=disk, open_source=opened, now_s=lambda: 2.0, wake=lambda: None, log=logger(), limits=one_thread
     )
 
     async def counted(model: DesiredModel) -> int:
-        decided(fetches, {}, {})
+        decided(fetches, {}, {}, model)
         fetches.begin(model)
         assert fetches._task is not None
         await fetches._task
-        backoff = room_backoff(model, fetches.observed([]))
+        backoff = fetches.observed().history("large").room_backoff(2.0)
         return 0 if backoff is None else backoff.count
 
     other = msgspec.structs.replace(LARGE, source="s3://b/other")
@@ -148,17 +150,38 @@ async def test_further_bytes_end_the_back_off_and_bytes_of_another_source_are_no
 
 
 async def test_what_a_model_without_room_has_staged_makes_room_until_it_is_fetched_again(fetches: Fetches) -> None:
-    assert fetches.observed(["large"]).refused == set()
+    def is_free() -> bool:
+        return fetches.observed().history("large").room == "Refused"
+
+    assert not is_free()
     decided(fetches, {}, {"large": 5 << 20})
-    assert fetches.observed(["large"]).refused == {"large"}
+    assert is_free()
     fetches.begin(SMALL)
     await asyncio.sleep(0)
-    assert fetches.observed(["large"]).refused == {"large"}
+    assert is_free()
     await fetches.close()
     fetches.begin(LARGE)
-    await asyncio.sleep(0)
-    assert fetches.observed(["large"]).refused == set()
+    assert not is_free()
     await fetches.close()
+
+
+async def test_of_models_that_are_not_desired_any_more_and_of_former_sources_nothing_is_known(
+    fetches: Fetches,
+) -> None:
+    other = msgspec.structs.replace(LARGE, source="s3://b/other")
+    reported = ObservedModel(name="large", identity=LARGE.identity, state="Ready", checked_s=1.0)
+    fetches.follow({"large": LARGE, "small": SMALL}, [reported, ObservedModel(name="gone")])
+    assert fetches.observed().histories.keys() == {"large", "small"}
+    assert fetches.report("large") == reported, "of an agent that has ended"
+    decided(fetches, {}, {"large": 5 << 20})
+    fetches.follow({"large": LARGE}, [reported])
+    assert fetches.observed().histories.keys() == {"large"}
+    history = fetches.observed().history("large")
+    assert (history.room, history.report.failures, history.report.checked_s) == ("Refused", 1, 1.0)
+    fetches.follow({"large": other}, [])
+    assert (fetches.observed().history("large").room, fetches.report("large").identity) == ("", LARGE.identity)
+    fetches.follow({}, [])
+    assert (fetches.observed().histories, fetches.report("large")) == ({}, ObservedModel(name="large"))
 
 
 @pytest.mark.parametrize(
@@ -174,11 +197,11 @@ async def test_an_error_of_the_disk_has_its_fix(code: int, want: str, tmp_path: 
         def objects(self) -> tuple[StoredObject, ...]:
             raise OSError(code, os.strerror(code))
 
-    async def opened(_model: DesiredModel) -> ObjectStore:
-        return Failing({})
+    async def opened(_model: DesiredModel) -> OpenedSource:
+        return OpenedSource(Failing({}))
 
     ended = asyncio.Event()
-    fetches = Fetches(disk=ModelDisk(tmp_path), open_store=opened, now_s=lambda: 2.0, wake=ended.set, log=logger())
+    fetches = Fetches(disk=ModelDisk(tmp_path), open_source=opened, now_s=lambda: 2.0, wake=ended.set, log=logger())
     fetches.begin(LARGE)
     await ended.wait()
     assert fetches.report("large").reason == f"{tmp_path}: {want}"
@@ -239,11 +262,11 @@ async def test_a_canceled_fetch_ends_before_its_source_answers_and_is_no_failure
     made, rate = SLOW_SOURCES[case]
     store, ended = made(), asyncio.Event()
 
-    async def opened(_model: DesiredModel) -> ObjectStore:
-        return store
+    async def opened(_model: DesiredModel) -> OpenedSource:
+        return OpenedSource(store)
 
     disk, limits = ModelDisk(tmp_path, most_percent=100), TransferLimits(bytes_per_second=rate)
-    fetches = Fetches(disk=disk, open_store=opened, now_s=lambda: 2.0, wake=ended.set, log=logger(), limits=limits)
+    fetches = Fetches(disk=disk, open_source=opened, now_s=lambda: 2.0, wake=ended.set, log=logger(), limits=limits)
     (tmp_path / "not-empty").touch()
     fetches.begin(LARGE)
     for _ in range(3):
@@ -252,19 +275,19 @@ async def test_a_canceled_fetch_ends_before_its_source_answers_and_is_no_failure
     async with asyncio.timeout(10):
         await ended.wait()
     report = fetches.report("large")
-    assert (report.state, report.failures, report.reason, fetches.needs) == ("Missing", 0, "", {})
+    assert (report.state, report.failures, report.reason, fetches.observed().needs) == ("Missing", 0, "", {})
 
 
 async def test_a_fetch_that_is_canceled_before_its_source_is_known_reads_nothing(tmp_path: Path) -> None:
     store, opening, go, ended = Silent(lists=False), asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    async def opened(_model: DesiredModel) -> ObjectStore:
+    async def opened(_model: DesiredModel) -> OpenedSource:
         opening.set()
         await go.wait()
-        return store
+        return OpenedSource(store)
 
     (tmp_path / "not-empty").touch()
-    fetches = Fetches(disk=ModelDisk(tmp_path), open_store=opened, now_s=lambda: 2.0, wake=ended.set, log=logger())
+    fetches = Fetches(disk=ModelDisk(tmp_path), open_source=opened, now_s=lambda: 2.0, wake=ended.set, log=logger())
     fetches.begin(LARGE)
     await opening.wait()
     fetches.cancel()

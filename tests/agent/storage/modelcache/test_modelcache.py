@@ -1,9 +1,11 @@
 """A node's model cache with a kubelet in this process: models are fetched, mounted, held, replaced and removed."""
 
 import asyncio
+import base64
 import contextlib
 import hashlib
 import os
+import re
 import socket
 import threading
 import time
@@ -33,6 +35,8 @@ from tessera.clients.kube import (
     NODES,
     PODS,
     SECRETS,
+    Forbidden,
+    Kind,
     MemoryKube,
     Object,
     Selection,
@@ -467,6 +471,35 @@ async def test_credentials_are_those_of_the_secret_that_is_named(node: Node) -> 
         assert found.failures == 2
 
 
+@pytest.mark.parametrize(
+    ("error", "want"),
+    [
+        (
+            Forbidden("Secret x", found="no right to get it", hint="grant it"),
+            "name it in the chart's value agent.modelS",
+        ),
+        (Unavailable("Secret x", found="no answer in 10 s", hint="try again"), "no answer in 10 s: try again"),
+    ],
+    ids=["forbidden", "no answer"],
+)
+async def test_a_secret_that_cannot_be_read_is_said_to_lack_a_right_where_it_does(
+    node: Node, monkeypatch: pytest.MonkeyPatch, error: Unavailable, want: str
+) -> None:
+    get = node.kube.get
+
+    async def failing(kind: Kind, name: str, namespace: str = "") -> Object | None:
+        if kind == SECRETS:
+            raise error
+        return await get(kind, name, namespace)
+
+    monkeypatch.setattr(node.kube, "get", failing)
+    await node.tell(desired("s3://models/llama", secret="bucket"))
+    async with node.running():
+        found = await node.model(lambda each: each.state == "Failed")
+    assert want in found.reason
+    assert ("modelSecrets" in found.reason) is isinstance(error, Forbidden)
+
+
 async def test_a_fetch_keeps_the_bandwidth_limit_of_the_node(node: Node) -> None:
     await node.tell(desired(node.put("llama", a=os.urandom(MIB))))
     begun = time.monotonic()
@@ -627,6 +660,49 @@ async def test_staged_files_that_another_process_works_on_are_named_and_make_roo
         node.now_s += 1000
         await node.model(has(), "high")
         assert disk.staged_bytes("low") == 0
+
+
+class Locked(MemoryStore):
+    """A store that lists its object, and sends it to those with the right key."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__({"a": os.urandom(8 * MIB)})
+        self.key = key
+
+    def read(self, stored: StoredObject, start: int, stop: int) -> Any:
+        if self.key != "right":
+            raise Refused("status 403")
+        return super().read(stored, start, stop)
+
+
+async def test_room_that_was_made_in_vain_is_made_again_as_soon_as_the_secret_is_corrected(node: Node) -> None:
+    low_store = MemoryStore({"a": os.urandom(6 * MIB)})
+
+    class Sources(ModelSources, frozen=True):
+        def open(self, model: DesiredModel, credentials: Mapping[str, str]) -> ObjectStore:
+            return low_store if model.name == "low" else Locked(credentials["AWS_ACCESS_KEY_ID"])
+
+    async def put_secret(key: str) -> None:
+        data = {"AWS_ACCESS_KEY_ID": base64.b64encode(key.encode()).decode()}
+        await node.kube.create(SECRETS, {"metadata": {"name": "s", "namespace": "tessera-system"}, "data": data})
+
+    low, high = desired("memory://low", "low"), desired("memory://high", "high", priority=1, secret="s")
+    await put_secret("wrong")
+    await node.tell(low)
+    async with node.running(SmallDisk(node.folder), Sources()):
+        await node.model(has(), "low")
+        await node.tell(high, low)
+        await node.model(lambda each: "status 403" in each.reason, "high")
+        await node.model(has(), "low")
+        node.now_s += 1000
+        paused = await node.model(lambda each: "its last fetch brought nothing" in each.reason, "high")
+        await node.kube.delete(SECRETS, "s", namespace="tessera-system")
+        await put_secret("right")
+        node.now_s += 1000
+        await node.model(has(), "high")
+    assert re.search(
+        r"other models stay until 1970-01-01T01:1\d:\d\dZ, or until its Secret or source changes", paused.reason
+    )
 
 
 class WatchedDisk(SmallDisk):

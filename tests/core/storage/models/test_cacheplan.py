@@ -20,12 +20,11 @@ from tessera.core.storage.models.cacheplan import (
     RemoveModel,
     RemoveStaged,
     RemoveSuperseded,
-    RoomBackoff,
     VerifyRevision,
     plan_cache,
-    room_backoff,
     withheld_reason,
 )
+from tessera.core.storage.models.fetchhistory import FetchHistory, RoomBackoff, fetch_history
 from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel
 from tessera.core.storage.models.retention import LinkedFile, RevisionOnDisk, freed_bytes, superseded
 from tessera.core.storage.models.verifications import Verification
@@ -34,6 +33,16 @@ from tessera.core.storage.retries import fetch_backoff_s
 
 def model(name: str, **more: Any) -> DesiredModel:
     return DesiredModel(name=name, source=f"s3://b/{name}", **more)
+
+
+def histories(**reports: ObservedModel) -> dict[str, FetchHistory]:
+    """Return what came of fetches, by the reports on them."""
+    return {name: FetchHistory(each, each.identity) for name, each in reports.items()}
+
+
+def needing(missing_bytes: int, **more: Any) -> FetchHistory:
+    """Return the history of model `big`, which did not fit."""
+    return msgspec.structs.replace(fetch_history("big"), room="Needed", missing_bytes=missing_bytes, **more)
 
 
 def on_node(current: str, revisions: str, allocated: str = "", listed: str | None = None) -> ModelOnNode:
@@ -137,7 +146,7 @@ def test_what_made_room_is_fetched_again_once_the_other_fetch_has_ended(ended: d
     models = {each: model(each) for each in "ba"}
     report = ObservedModel(name="b", identity=models["b"].identity, **ended)
     found = {"a": on_node("", ""), "b": on_node("1", "1") if "revision" in ended else on_node("", "")}
-    plan = plan_cache(models, found, fetching=Fetching(now_s=9.5, reports={"b": report}), displaced={"a": "b"})
+    plan = plan_cache(models, found, fetching=Fetching(now_s=9.5, histories=histories(b=report)), displaced={"a": "b"})
     assert (plan.displaced, plan.fetch) == ({}, models["a"])
 
 
@@ -154,7 +163,7 @@ def compared(**at_s: float) -> ModelOnNode:
 def verified(models: dict[str, DesiredModel], found: dict[str, ModelOnNode], **fetching: Any) -> VerifyRevision | None:
     """Return what is compared at 1000 s, where all sources were checked."""
     reports = {each.name: ObservedModel(name=each.name, identity=each.identity) for each in models.values()}
-    state = Fetching(now_s=1000.0, reports=reports, **fetching)
+    state = Fetching(now_s=1000.0, histories=histories(**reports), **fetching)
     return plan_cache(models, found, fetching=state, displaced={}).verify
 
 
@@ -172,7 +181,7 @@ def test_a_damaged_revision_is_withheld_fetched_again_and_reported() -> None:
     desired = model("a", interval_s=9999, verify_interval_s=1)
     damaged = ModelOnDisk("2", ("1", "2"), {"1": Verification(9.0), "2": Verification(9.0, ("w.bin", "x"))})
     report = ObservedModel(name="a", identity=desired.identity, checked_s=1000.0)
-    fetching = Fetching(now_s=1000.0, reports={"a": report})
+    fetching = Fetching(now_s=1000.0, histories=histories(a=report))
     used = ModelOnNode(damaged, used=frozenset({"2"}))
     plan = plan_cache({"a": desired}, {"a": used}, fetching=fetching, displaced={})
     assert (plan.offered, plan.fetch, plan.verify) == ({"a": ""}, desired, None)
@@ -193,7 +202,7 @@ def test_where_checksums_are_required_a_revision_that_none_verified_is_withheld_
         (model("a"), "2"),
     ):
         report = ObservedModel(name="a", identity=desired.identity, checked_s=1000.0)
-        fetching = Fetching(now_s=1000.0, reports={"a": report})
+        fetching = Fetching(now_s=1000.0, histories=histories(a=report))
         plan = plan_cache({"a": desired}, {"a": ModelOnNode(there)}, fetching=fetching, displaced={})
         assert (plan.offered, plan.fetch) == ({"a": offered}, None if offered else desired)
         assert bool(withheld_reason(desired, there)) is not bool(offered)
@@ -220,7 +229,7 @@ def test_a_model_interrupts_the_fetch_of_another(case: str) -> None:
     there = {"a": on_node("1", "1")}
     assert plan_cache(models, there, fetching=Fetching(running="b"), displaced={}).steps == (), "new pods get one"
     failed = ObservedModel(name="a", identity=models["a"].identity, failures=1)
-    fetching = Fetching(now_s=1e6, running="b", reports={"a": failed})
+    fetching = Fetching(now_s=1e6, running="b", histories=histories(a=failed))
     assert plan_cache(models, {}, fetching=fetching, displaced={}).steps == (), "it may fail again"
 
 
@@ -240,10 +249,12 @@ def test_each_fetch_is_interrupted_by_more_urgent_ones_alone_and_all_models_are_
     running, left, there, canceled = f"m{first % len(models)}", takes, dict[str, ModelOnNode](), 0
     reports: dict[str, ObservedModel] = {}
     for _ in range(3 * takes * len(models)):
-        plan = plan_cache(models, there, fetching=Fetching(running=running, reports=reports), displaced={})
+        plan = plan_cache(
+            models, there, fetching=Fetching(running=running, histories=histories(**reports)), displaced={}
+        )
         if plan.steps:
             assert plan.steps == (CancelFetch(running),)
-            next_ = plan_cache(models, there, fetching=Fetching(reports=reports), displaced={}).fetch
+            next_ = plan_cache(models, there, fetching=Fetching(histories=histories(**reports)), displaced={}).fetch
             assert next_ is not None
             assert next_.urgency > models[running].urgency
             running, canceled = "", canceled + 1
@@ -290,21 +301,18 @@ def test_whatever_the_clock_showed_when_it_was_noted_nothing_waits_longer_than_t
 ) -> None:
     desired = model("a", interval_s=60, verify_interval_s=60)
     pause_s = fetch_backoff_s(failures) if failures else 60.0
-    backoff = RoomBackoff(desired.identity, 1, noted_s)
+    backoff = msgspec.structs.replace(fetch_history("a"), backoff=RoomBackoff(1, noted_s))
 
     def plan(now_s: float, checked_s: float) -> CachePlan:
         report = ObservedModel(name="a", identity=desired.identity, revision="1", checked_s=checked_s)
         if checked_s == noted_s:
             report = msgspec.structs.replace(report, failed_s=noted_s, failures=failures)
-        fetching = Fetching(now_s=now_s, reports={"a": report})
+        fetching = Fetching(now_s=now_s, histories=histories(a=report))
         return plan_cache({"a": desired}, {"a": compared(r1=noted_s)}, fetching=fetching, displaced={})
 
     assert plan(now_s, noted_s).fetch or plan(now_s + 2 * pause_s, noted_s).fetch
     assert plan(now_s, now_s + 1).verify or plan(now_s + 121, now_s + 121).verify
-    waits = (
-        room_backoff(desired, Fetching(now_s=each, room_backoffs={"a": backoff})) for each in (now_s, now_s + 7201)
-    )
-    assert None in waits
+    assert None in (backoff.room_backoff(now_s), backoff.room_backoff(now_s + 7201))
 
 
 @pytest.mark.parametrize("case", DUE)
@@ -315,7 +323,7 @@ def test_what_is_due_is_fetched(case: str) -> None:
 
     def fetched(desired: DesiredModel) -> bool:
         there = {} if found is None else {"a": ModelOnNode(ModelOnDisk(found.revision, (found.revision,)))}
-        fetching = Fetching(now_s=1000.0, reports={} if found is None else {"a": found})
+        fetching = Fetching(now_s=1000.0, histories={} if found is None else histories(a=found))
         return plan_cache({"a": desired}, there, fetching=fetching, displaced={}).fetch is not None
 
     assert fetched(desired) is want
@@ -331,7 +339,7 @@ def there(*kept: RevisionOnDisk, current: str = ONE, **more: Any) -> ModelOnNode
 def room_for(missing: int, found: dict[str, ModelOnNode], *others: DesiredModel, priority: int = 5) -> CachePlan:
     """Return what is planned where a model `big` did not fit."""
     desired = {each.name: each for each in (model("big", priority=priority), *others)}
-    return plan_cache(desired, found, fetching=Fetching(needs={"big": missing}), displaced={})
+    return plan_cache(desired, found, fetching=Fetching(histories={"big": needing(missing)}), displaced={})
 
 
 def evicted(plan: CachePlan) -> list[tuple[str, str]]:
@@ -387,7 +395,7 @@ def test_no_room_is_made_by_what_was_fetched_so_far_of_a_model(case: str) -> Non
     more, running = STAGED_STAYS[case]
     desired = {each.name: each for each in (model("big", priority=5), model("a", **more))}
     found = {each: ModelOnNode(ModelOnDisk("", ()), staged_bytes=9) for each in ("a", "big")}
-    plan = plan_cache(desired, found, fetching=Fetching(running=running, needs={"big": 9}), displaced={})
+    plan = plan_cache(desired, found, fetching=Fetching(running=running, histories={"big": needing(9)}), displaced={})
     assert (plan.refused, [each for each in plan.steps if isinstance(each, RemoveStaged)]) == ({"big": 9}, [])
 
 
@@ -398,19 +406,17 @@ def test_what_was_fetched_of_a_model_that_has_too_little_room_makes_room_for_any
     desired = {each.name: each for each in models}
     found = {"a": ModelOnNode(ModelOnDisk("", ()), staged_bytes=9)}
 
-    def plan(**more: Any) -> CachePlan:
-        fetching = Fetching(needs={"b": 9}, reports={"a": tried(desired["a"])}, **more)
+    tried = fetch_history("a").of(desired["a"].identity).lacked_room(9).refused("no room", 0.0)
+
+    def plan(tried: FetchHistory, running: str = "") -> CachePlan:
+        fetching = Fetching(running=running, histories={"a": tried, "b": needing(9)})
         return plan_cache(desired, found, fetching=fetching, displaced={})
 
-    made = plan(refused=frozenset("a"))
+    made = plan(tried)
     assert (made.steps, made.refused, made.fetch) == ((RemoveStaged("a", "b"),), {}, desired["b"])
-    assert plan(refused=frozenset("a"), running="a").refused == {"b": 9}
-    assert (plan().refused == {}) is (priority == 3), "one that has failed otherwise is fetched on"
-
-
-def tried(desired: DesiredModel) -> ObservedModel:
-    """Return the report of a model whose fetch has failed just now."""
-    return ObservedModel(name=desired.name, identity=desired.identity, state="Failed", failures=1)
+    assert plan(tried, running="a").refused == {"b": 9}
+    failed = tried.begun().failed("403 Forbidden", 0.0, 1)
+    assert (plan(failed).refused == {}) is (priority == 3), "one that has failed otherwise is fetched on"
 
 
 def test_room_is_made_by_revisions_that_share_their_files() -> None:
@@ -446,16 +452,14 @@ def test_nothing_makes_room_for_a_model_whose_fetch_brought_nothing_until_a_paus
     desired = {each.name: each for each in (model("big", priority=5), model("a"), model("b"))}
     found = {"a": there(HERE), "b": ModelOnNode(ModelOnDisk("", ()), staged_bytes=10)}
 
-    def plan(now_s: float, identity: str = desired["big"].identity) -> CachePlan:
-        paused = {"big": RoomBackoff(identity, count, 1000.0, "403 Forbidden")}
-        fetching = Fetching(now_s=now_s, needs={"big": 20}, room_backoffs=paused)
-        return plan_cache(desired, found, fetching=fetching, displaced={})
+    def plan(now_s: float) -> CachePlan:
+        paused = needing(20, backoff=RoomBackoff(count, 1000.0, "403 Forbidden"))
+        return plan_cache(desired, found, fetching=Fetching(now_s, histories={"big": paused}), displaced={})
 
     early, late = plan(999.0 + pause_s), plan(1000.0 + pause_s)
     assert (early.steps, early.displaced, early.refused) == ((), {}, {"big": 20})
     assert late.steps[0] == RemoveStaged("b", "big")
     assert (late.displaced, late.refused) == ({"a": "big"}, {})
-    assert plan(1000.0, "of another source").refused == {}
 
 
 KEPT = st.builds(
@@ -585,11 +589,8 @@ class Node(RuleBasedStateMachine):
         self.pods: list[tuple[str, str]] = []
         self.fetched = ""
         self.displaced: dict[str, str] = {}
-        self.needs: dict[str, int] = {}
-        """What did not fit when it was fetched last."""
         self.now_s = 0.0
-        self.reports: dict[str, ObservedModel] = {}
-        self.backoffs: dict[str, RoomBackoff] = {}
+        self.histories: dict[str, FetchHistory] = {}
         self.staged: dict[str, int] = {}
         """Bytes of fetches that were interrupted or failed."""
         self.damaged: set[tuple[str, str]] = set()
@@ -642,6 +643,7 @@ class Node(RuleBasedStateMachine):
             for each, priority in zip(NAMES, priorities, strict=True)
             if each in names
         }
+        self.histories = {each: self.history(each) for each in self.desired}
 
     @rule(data=st.data())
     @precondition(lambda self: self.choosable())
@@ -664,12 +666,11 @@ class Node(RuleBasedStateMachine):
         """What is fetched is the current one, unless another is named; the fetch itself removes what is superseded."""
         name, self.fetched, self.made = self.fetched, "", self.made + 1
         self.staged.pop(name, None)
-        self.backoffs.pop(name, None)
         desired = self.desired.get(name)
         here = desired is not None and desired.revision in self.revisions.get(name, ())
         if desired is not None and here and (name, desired.revision) not in self.damaged:
             self.current[name] = desired.revision  # it is not fetched
-            self.report(name, checked_s=self.now_s)
+            self.histories[name] = self.history(name).fetched(self.now_s)
             return
         self.revisions.setdefault(name, []).append(f"{self.made:03}")
         self.current.setdefault(name, "")
@@ -678,26 +679,22 @@ class Node(RuleBasedStateMachine):
         for each in superseded(self.kept(name), desired.keep if desired is not None else 2):
             self.revisions[name].remove(each)
         if desired is not None and desired.revision:
-            self.report(name, failures=1, failed_s=self.now_s)
+            self.histories[name] = self.history(name).failed("another revision", self.now_s, 0)
         elif desired is not None:
-            self.report(name, checked_s=self.now_s)
+            self.histories[name] = self.history(name).fetched(self.now_s)
 
     @rule(data=st.data())
     @precondition(lambda self: self.fetched in self.desired)
     def fetch_needs_room(self, data: st.DataObject) -> None:
         name, self.fetched = self.fetched, ""
-        self.needs[name] = data.draw(st.integers(1, 3))
+        self.histories[name] = self.history(name).lacked_room(data.draw(st.integers(1, 3)))
 
     @rule(staged=st.integers(0, 3))
     @precondition(lambda self: self.fetched in self.desired)
     def fetch_fails(self, staged: int) -> None:
         name = self.fetched
-        former = self.backoffs.pop(name, None)
-        if staged <= self.staged.get(name, 0):
-            again = former.count if former is not None else 0
-            self.backoffs[name] = RoomBackoff(self.desired[name].identity, again + 1, self.now_s)
+        self.histories[name] = self.history(name).failed("403 Forbidden", self.now_s, staged)
         self.fetch_ends(staged)
-        self.report(name, failures=1, failed_s=self.now_s)
 
     def fetch_ends(self, staged: int) -> None:
         """End a fetch, which leaves so many bytes for the next one."""
@@ -716,8 +713,8 @@ class Node(RuleBasedStateMachine):
     def time_passes(self) -> None:
         self.now_s += 1000.0
 
-    def report(self, name: str, **more: Any) -> None:
-        self.reports[name] = ObservedModel(name=name, identity=self.desired[name].identity, **more)
+    def history(self, name: str) -> FetchHistory:
+        return (self.histories.get(name) or fetch_history(name)).of(self.desired[name].identity)
 
     # What the node does: look, then act, while other things happen
 
@@ -725,7 +722,7 @@ class Node(RuleBasedStateMachine):
     @precondition(lambda self: self.plan is None)
     def look(self) -> None:
         found = self.on_disk()
-        fetching = Fetching(self.now_s, self.fetched, self.reports, dict(self.needs), dict(self.backoffs))
+        fetching = Fetching(self.now_s, self.fetched, {name: self.history(name) for name in self.desired})
         former = self.displaced
         self.plan = plan = plan_cache(self.desired, found, fetching=fetching, displaced=self.displaced)
         self.displaced = dict(plan.displaced)
@@ -733,36 +730,40 @@ class Node(RuleBasedStateMachine):
             most = max(each.urgency for each in self.desired.values())
             assert self.desired[self.fetched].urgency < most, "only a less urgent fetch is interrupted"
         assert self.damaged.isdisjoint(plan.offered.items()), "what is damaged is offered to no new pod"
-        paused = {
-            name
-            for name, each in self.backoffs.items()
-            if self.now_s - each.failed_s < 3600.0 and name in self.desired
-            if each.identity == self.desired[name].identity
-        }
+        backoffs = {name: each.backoff for name, each in fetching.histories.items() if each.backoff is not None}
+        paused = {name for name, each in backoffs.items() if self.now_s - each.failed_s < 3600.0}
         made_for = {each.makes_room_for for each in plan.steps if isinstance(each, RemoveStaged)}
         made_for |= {other for name, other in plan.displaced.items() if former.get(name) != other}
         assert paused.isdisjoint(made_for), "nothing makes room for a model in its back-off"
         for name, missing in plan.refused.items():
-            if name in paused or name in self.backoffs:
+            if name in backoffs:
                 continue
             freed = sum(self.staged[each] for each in self.less_urgent(name))
-            assert freed <= self.needs[name] - missing, "what is not complete stops no more urgent model"
+            assert freed <= fetching.needs[name] - missing, "what is not complete stops no more urgent model"
         for step in plan.steps:
             assert not isinstance(step, RemoveStaged) or step.model in self.less_urgent(step.makes_room_for)
-        self.needs.clear()
-        for name in plan.refused:
-            self.report(name, failures=1, failed_s=self.now_s)
+        for name in fetching.needs:
+            refused = name in plan.refused
+            history = self.history(name)
+            self.histories[name] = history.refused("no room", self.now_s) if refused else history.room_made()
 
     def less_urgent(self, name: str) -> list[str]:
         """Return the models with bytes of a fetch that is over, which are less urgent than this one."""
         urgency, desired = self.desired[name].urgency, self.desired
-        less = (each for each in self.staged if each not in desired or desired[each].urgency < urgency)
-        return [each for each in less if each != self.fetched]
+        refused = {each for each, history in self.histories.items() if history.room == "Refused"}
+        less = (
+            each for each in self.staged if each not in desired or each in refused or desired[each].urgency < urgency
+        )
+        return [each for each in less if each not in {name, self.fetched}]
 
     @rule(data=st.data())
     @precondition(lambda self: self.plan is not None)
     def act(self, data: st.DataObject) -> None:
-        self.fetched = self.fetched or data.draw(st.sampled_from(["", self.acted()]))
+        chosen = data.draw(st.sampled_from(["", self.acted()]))
+        if chosen and not self.fetched:
+            self.fetched = chosen
+            if chosen in self.desired:
+                self.histories[chosen] = self.history(chosen).begun()
 
     def acted(self) -> str:
         """Do what is planned; return the model that may be fetched then, if any."""

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,13 +15,14 @@ from tessera.agent.storage.models.staging import SyncOptions
 from tessera.agent.storage.models.sync import Synced, sync
 from tessera.api.kubernetes.times import time_text
 from tessera.clients.store import ObjectStore
-from tessera.core.storage.models.cacheplan import CachePlan, Fetching, RoomBackoff, room_backoff
+from tessera.core.storage.models.cacheplan import CachePlan, Fetching
+from tessera.core.storage.models.fetchhistory import FetchHistory, fetch_history
 from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel
 from tessera.core.storage.models.retention import TooLittleRoom
 from tessera.errors import Unavailable
 from tessera.log import Logger, defect
 
-__all__ = ["Fetches"]
+__all__ = ["Fetches", "OpenedSource"]
 
 _PROGRESS_S = 10.0
 """Pause between two reports of progress, each of which is a write to the API server."""
@@ -32,6 +34,13 @@ _FIXES = {
 }
 """What to do about an error of the disk."""
 _NO_ROOM = "use a larger disk, fewer models on this node, or a higher priority than those present"
+
+
+class OpenedSource(NamedTuple):
+    """The store of a model, and the resourceVersion of the Secret with its credentials; empty for none."""
+
+    store: ObjectStore
+    secret_version: str = ""
 
 
 class _RunningFetch:
@@ -128,7 +137,7 @@ class Fetches:
 
     Args:
         disk: the models' folder.
-        open_store: returns the store of a model, with its credentials.
+        open_source: opens the source of a model, with its credentials.
         now_s: seconds since 1970.
         wake: called when one has ended.
         log: for starts and ends.
@@ -140,14 +149,14 @@ class Fetches:
         self,
         *,
         disk: ModelDisk,
-        open_store: Callable[[DesiredModel], Awaitable[ObjectStore]],
+        open_source: Callable[[DesiredModel], Awaitable[OpenedSource]],
         now_s: Callable[[], float],
         wake: Callable[[], None],
         log: Logger,
         limits: TransferLimits = TransferLimits(),  # noqa: B008 - it is immutable
     ) -> None:
         self._disk = disk
-        self._open_store = open_store
+        self._open_source = open_source
         self._now_s = now_s
         self._wake = wake
         self._log = log
@@ -160,21 +169,24 @@ class Fetches:
         self._progress = (0, 0)
         self.busy = ""
         """The model being fetched; empty for none."""
-        self.reports: dict[str, ObservedModel] = {}
-        """Result of the last fetch of each model, also of the former agent's."""
-        self.needs: dict[str, int] = {}
-        """Models that did not fit, with the bytes that they lacked, until the next plan decides on them."""
-        self._backoffs: dict[str, RoomBackoff] = {}
-        self._refused: set[str] = set()
-        """Models for which there was too little room, until they are fetched again."""
-        self._with_room: set[str] = set()
-        """Models for which room was made, and that were not fetched since."""
-        self._most_bytes: dict[str, tuple[str, int]] = {}
-        """Most bytes that a failed fetch of each model had, with the model's identity then."""
+        self._histories: dict[str, FetchHistory] = {}
+
+    def follow(self, desired: Mapping[str, DesiredModel], reported: Iterable[ObservedModel]) -> None:
+        """Forget models that are not desired any more, and what belongs to former sources of the others.
+
+        Args:
+            desired: all of the node.
+            reported: results of an agent that has ended, of models that this one does not know.
+
+        """
+        known = {each.name: FetchHistory(each) for each in reported} | self._histories
+        self._histories = {
+            name: (known.get(name) or fetch_history(name)).of(model.identity) for name, model in desired.items()
+        }
 
     def report(self, name: str) -> ObservedModel:
         """Return the reported state of a model's fetches."""
-        found = self.reports.get(name, ObservedModel(name=name))
+        found = (self._histories.get(name) or fetch_history(name)).report
         if name == self.busy:
             if self._running is not None and self._now_s() - self._sampled_s >= _PROGRESS_S:
                 self._sampled_s = self._now_s()
@@ -184,17 +196,9 @@ class Fetches:
         state = "Missing" if found.state == "Fetching" else found.state  # of an agent that has ended
         return msgspec.structs.replace(found, state=state, fetched_bytes=0, total_bytes=0)
 
-    def observed(self, desired: Iterable[str]) -> Fetching:
-        """Return the fetches of these models, for the next plan."""
-        reports = {name: self.report(name) for name in desired}
-        return Fetching(
-            now_s=self._now_s(),
-            running=self.busy,
-            reports=reports,
-            needs=dict(self.needs),
-            room_backoffs=dict(self._backoffs),
-            refused=frozenset(self._refused),
-        )
+    def observed(self) -> Fetching:
+        """Return the fetches of the followed models, for the next plan."""
+        return Fetching(now_s=self._now_s(), running=self.busy, histories=dict(self._histories))
 
     def decided(self, needs: Iterable[str], plan: CachePlan, desired: Mapping[str, DesiredModel]) -> None:
         """Report what a plan has decided on models that did not fit.
@@ -206,42 +210,38 @@ class Fetches:
 
         """
         for name in needs:
-            self.needs.pop(name, None)
-            if name in plan.refused:
-                self._refused.add(name)
-                backoff = room_backoff(desired[name], self.observed(desired))
-                if backoff is None:
-                    missing = f"the disk for models lacks {-(-plan.refused[name] // 2**20)} MiB"
-                    reason = f"{self._disk.folder}: {missing}: {_NO_ROOM}"
-                else:
-                    fix = f"other models stay until {time_text(backoff.until_s)}"
-                    reason = f"model {name}: its last fetch brought nothing ({backoff.reason}): {fix}"
-                self.refuse(desired[name], reason)
+            history = self._history(desired[name])
+            if name not in plan.refused:
+                others = [other for other, by in plan.displaced.items() if by == name]
+                reason = f"model {name}: not enough space: evicting {', '.join(others)}" if others else ""
+                self._histories[name] = history.room_made(reason)
+                if others:
+                    self._log.info("model_needs_room", model=name, of=others)
                 continue
-            self._with_room.add(name)
-            if others := [other for other, by in plan.displaced.items() if by == name]:
-                reason = f"model {name}: not enough space: evicting {', '.join(others)}"
-                self.reports[name] = msgspec.structs.replace(self.report(name), state="Missing", reason=reason)
-                self._log.info("model_needs_room", model=name, of=others)
+            backoff = history.room_backoff(self._now_s())
+            if backoff is None:
+                missing = f"the disk for models lacks {-(-plan.refused[name] // 2**20)} MiB"
+                reason = f"{self._disk.folder}: {missing}: {_NO_ROOM}"
+            else:
+                fix = f"other models stay until {time_text(backoff.until_s)}, or until its Secret or source changes"
+                reason = f"model {name}: its last fetch brought nothing ({backoff.reason}): {fix}"
+            self._warn(name, reason)
+            self._histories[name] = history.refused(reason, self._now_s())
 
-    def refuse(self, model: DesiredModel, reason: str, error: Exception | None = None) -> None:
+    def put_off(self, model: DesiredModel, reason: str) -> None:
         """Report a model as failed, to be fetched again later."""
-        former = self.reports.get(model.name, ObservedModel(name=model.name))
-        again = former.failures if former.identity == model.identity else 0
-        trace = defect(error) if error is not None else None
-        self._log.warning("model_not_fetched", model=model.name, reason=reason, exc_info=trace)
-        self._end(model, former, "Failed", failed_s=self._now_s(), failures=again + 1, reason=reason)
+        self._warn(model.name, reason)
+        self._histories[model.name] = self._history(model).put_off(reason, self._now_s())
 
     def begin(self, model: DesiredModel) -> None:
         """Start a fetch in the background, unless one is running."""
         if not self.busy:
             self.busy, self._cancellation = model.name, Cancellation()
+            self._histories[model.name] = self._history(model).begun()
             self._task = asyncio.create_task(self._run(model))
 
     async def _run(self, model: DesiredModel) -> None:
-        former = self.reports.get(model.name, ObservedModel(name=model.name))
         self._sampled_s, self._progress = self._now_s(), (0, 0)
-        self._refused.discard(model.name)
         self._log.info("model_fetch", model=model.name, source=model.source)
         try:
             await self._choose_or_fetch(model)
@@ -249,43 +249,33 @@ class Fetches:
             if self._cancellation.is_canceled:  # whatever went wrong then is no failure of the model
                 self._log.info("model_fetch_canceled", model=model.name, exc_info=defect(error))
             elif isinstance(error, TooLittleRoom):
-                self.needs[model.name] = error.missing_bytes
+                self._histories[model.name] = self._history(model).lacked_room(error.missing_bytes)
             else:
-                self._note_failure(model, str(error) or type(error).__name__)
-                self.refuse(model, str(error) or type(error).__name__, error)
+                reason = str(error) or type(error).__name__
+                done = self._running.done_bytes if self._running is not None else 0
+                self._warn(model.name, reason, error)
+                self._histories[model.name] = self._history(model).failed(reason, self._now_s(), done)
         else:
             self._log.info("model_fetched", model=model.name)
-            self._backoffs.pop(model.name, None)
-            self._most_bytes.pop(model.name, None)
-            self._end(model, former, "Ready", checked_s=self._now_s(), failed_s=0.0, failures=0, reason="")
+            self._histories[model.name] = self._history(model).fetched(self._now_s())
         finally:
             self.busy, self._running = "", None
             self._wake()
 
-    def _note_failure(self, model: DesiredModel, reason: str) -> None:
-        """Back off from making room for a model that failed in room made for it, unless it brought further bytes."""
-        former = self._backoffs.get(model.name)
-        again = former.count if former is not None and former.identity == model.identity else 0
-        done = self._running.done_bytes if self._running is not None else 0
-        identity, most = self._most_bytes.get(model.name, (model.identity, 0))
-        if done > (most if identity == model.identity else 0):
-            self._most_bytes[model.name] = model.identity, done
-            self._backoffs.pop(model.name, None)
-        elif model.name in self._with_room:
-            self._backoffs[model.name] = RoomBackoff(model.identity, again + 1, self._now_s(), reason)
-        self._with_room.discard(model.name)
+    def _history(self, model: DesiredModel) -> FetchHistory:
+        return (self._histories.get(model.name) or fetch_history(model.name)).of(model.identity)
 
-    def _end(self, model: DesiredModel, former: ObservedModel, state: str, **fields: object) -> None:
-        """Note how a fetch ended."""
-        rows = {**msgspec.structs.asdict(former), "state": state, "identity": model.identity, **fields}
-        self.reports[model.name] = msgspec.convert(rows, ObservedModel)
+    def _warn(self, name: str, reason: str, error: Exception | None = None) -> None:
+        trace = defect(error) if error is not None else None
+        self._log.warning("model_not_fetched", model=name, reason=reason, exc_info=trace)
 
     async def _choose_or_fetch(self, model: DesiredModel) -> None:
         if model.revision:
             there = await asyncio.to_thread(self._disk.choose, model.name, model.revision, model.verification)
             if there:
                 return
-        store = await self._open_store(model)
+        store, secret_version = await self._open_source(model)
+        self._histories[model.name] = self._history(model).opened(secret_version)
         self._running = _RunningFetch(model, self._disk, store, limits=self._limits, cancellation=self._cancellation)
         await self._running.run()
 

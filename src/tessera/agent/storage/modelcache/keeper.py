@@ -17,7 +17,7 @@ from tessera.agent.deviceplugin.offers.servers import PluginServers
 from tessera.agent.nodestate.ownobject import create_own
 from tessera.agent.pods.podsview import PodsInView, is_ended
 from tessera.agent.storage.modelcache.disk import ModelDisk, RevisionFacts
-from tessera.agent.storage.modelcache.fetching import Fetches
+from tessera.agent.storage.modelcache.fetching import Fetches, OpenedSource
 from tessera.agent.storage.modelcache.membership import membership
 from tessera.agent.storage.modelcache.plugin import OfferedModel
 from tessera.agent.storage.modelcache.rechecks import DEFAULT_BYTES_PER_S, Rechecks
@@ -33,8 +33,7 @@ from tessera.api.tessera.v1alpha1.modelcaches import (
 )
 from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.clients.kube import NODE_MODELS as KIND
-from tessera.clients.kube import SECRETS, Forbidden, Kube, Object, Selection, Store
-from tessera.clients.store import ObjectStore
+from tessera.clients.kube import SECRETS, Forbidden, Kube, Object, Selection, Store, version_of
 from tessera.core.deviceplugin.containerresponse import ContainerMount, ContainerResponse
 from tessera.core.deviceplugin.offers.modeloffers import (
     ModelOffer,
@@ -127,7 +126,7 @@ class ModelKeeper:
         """The models that make room by the last plan."""
         self._fetches = Fetches(
             disk=places.disk,
-            open_store=self._open,
+            open_source=self._open,
             now_s=now_s,
             wake=self._wakeup.set,
             log=self._log,
@@ -193,10 +192,9 @@ class ModelKeeper:
             self._kube, KIND, self._node, new_node_models
         )
         node_models = read_node_models(found)
-        for each in node_models.observed:
-            self._fetches.reports.setdefault(each.name, each)
         if node_models.desired is not None:
             self._desired = {each.name: each for each in node_models.desired}
+        self._fetches.follow(self._desired, node_models.observed)
         # 2. Observe the models, and the pods that use them.
         problem = await asyncio.to_thread(self._disk.problem)
         # A model that is not listed when the kubelet's record is read cannot get into it any more.
@@ -207,7 +205,7 @@ class ModelKeeper:
         for name, model in self._found.items():
             for revision in model.used:
                 self._disk.use(name, revision, after_s=_USED_S)
-        fetching = self._fetches.observed(self._desired)
+        fetching = self._fetches.observed()
         for name, model in self._found.items() if fetching.needs else ():
             self._found[name] = msgspec.structs.replace(
                 model,
@@ -297,7 +295,7 @@ class ModelKeeper:
                     reason = f"model {model}: another process works in its folder: retrying"
                 case _:
                     continue
-            self._fetches.refuse(self._desired[other], reason)
+            self._fetches.put_off(self._desired[other], reason)
             refused.add(other)
         return refused
 
@@ -326,8 +324,8 @@ class ModelKeeper:
 
     # Fetching
 
-    async def _open(self, model: DesiredModel) -> ObjectStore:
-        """Return the store of a model.
+    async def _open(self, model: DesiredModel) -> OpenedSource:
+        """Open the source of a model.
 
         Raises:
             TesseraError: its Secret cannot be read or has no credentials, or the source is not allowed.
@@ -335,6 +333,7 @@ class ModelKeeper:
         """
         await self._peers.refresh(model)
         credentials: dict[str, str] = {}
+        version = ""
         if model.secret:
             subject = f"Secret {NAMESPACE}/{model.secret}"
             try:
@@ -348,8 +347,8 @@ class ModelKeeper:
                     found="there is no Secret of this name",
                     hint="create it with the credentials, or correct the name",
                 )
-            credentials = read_credentials(secret)
-        return self._sources.open(model, credentials)
+            credentials, version = read_credentials(secret), version_of(secret)
+        return OpenedSource(self._sources.open(model, credentials), version)
 
     # Reporting
 

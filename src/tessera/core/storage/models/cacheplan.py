@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel
+from tessera.core.storage.models.fetchhistory import FetchHistory, fetch_history
+from tessera.core.storage.models.nodemodels import DesiredModel
 from tessera.core.storage.models.retention import RevisionOnDisk, freed_bytes, least_evicted
 from tessera.core.storage.models.verifications import Verification
 from tessera.core.storage.retries import fetch_backoff_s, has_passed
@@ -26,15 +27,10 @@ __all__ = [
     "RemoveModel",
     "RemoveStaged",
     "RemoveSuperseded",
-    "RoomBackoff",
     "VerifyRevision",
     "plan_cache",
-    "room_backoff",
     "withheld_reason",
 ]
-
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 3600.0, 86400.0
-"""The first pause of a back-off; each further one is twice as long."""
 
 
 class ModelOnDisk(msgspec.Struct, frozen=True):
@@ -78,52 +74,28 @@ class ModelOnNode(msgspec.Struct, frozen=True):
     staged_bytes: int = 0
 
 
-class RoomBackoff(msgspec.Struct, frozen=True):
-    """Why nothing makes room for a model for a while: fetches for which room was made failed without further bytes.
-
-    Args:
-        identity: of the model when it was fetched.
-        count: how many such fetches in a row.
-        failed_s: when the last one failed, in seconds since 1970.
-        reason: why.
-
-    """
-
-    identity: str
-    count: int
-    failed_s: float
-    reason: str = ""
-
-    @property
-    def pause_s(self) -> float:
-        """How long nothing makes room since the last failure."""
-        return min(_FIRST_PAUSE_S * (1 << min(self.count - 1, 9)), _LONGEST_PAUSE_S)
-
-    @property
-    def until_s(self) -> float:
-        """When others may make room again, in seconds since 1970."""
-        return self.failed_s + self.pause_s
-
-
 class Fetching(msgspec.Struct, frozen=True):
     """The fetches of a node.
 
     Args:
         now_s: seconds since 1970.
         running: the model that is fetched just now; empty for none.
-        reports: results of the last fetches.
-        needs: models that did not fit when they were fetched last, with the bytes that they lacked, undecided yet.
-        room_backoffs: models for which nothing makes room for a while, also past ones, which later ones follow.
-        refused: models for which there was too little room by the last plan that decided on them.
+        histories: what came of the fetches of the desired models, each of its present identity.
 
     """
 
     now_s: float = 0.0
     running: str = ""
-    reports: Mapping[str, ObservedModel] = {}
-    needs: Mapping[str, int] = {}
-    room_backoffs: Mapping[str, RoomBackoff] = {}
-    refused: frozenset[str] = frozenset()
+    histories: Mapping[str, FetchHistory] = {}
+
+    @property
+    def needs(self) -> dict[str, int]:
+        """The models that did not fit when they were fetched last, with the bytes that they lacked, undecided yet."""
+        return {name: each.missing_bytes for name, each in self.histories.items() if each.room == "Needed"}
+
+    def history(self, name: str) -> FetchHistory:
+        """Return what came of the fetches of a model."""
+        return self.histories.get(name) or fetch_history(name)
 
 
 class CancelFetch(msgspec.Struct, frozen=True):
@@ -324,8 +296,8 @@ def _next_verification(
 
 def _is_due(model: DesiredModel, observed: ModelOnNode | None, fetching: Fetching) -> bool:
     """Return whether the source of a model is to be checked now."""
-    report = fetching.reports.get(model.name)
-    if report is None or report.identity != model.identity:
+    report = fetching.history(model.name).report
+    if report.identity != model.identity:
         return True
     if report.failures:
         return has_passed(report.failed_s, fetch_backoff_s(report.failures), fetching.now_s)
@@ -341,8 +313,8 @@ def _interrupts(model: DesiredModel, running: DesiredModel, offered: Mapping[str
     It has more urgency, and new pods get no revision of it. One whose fetch has failed waits for its turn: it would
     interrupt again and again.
     """
-    report = fetching.reports.get(model.name)
-    has_failed = report is not None and report.identity == model.identity and report.failures > 0
+    report = fetching.history(model.name).report
+    has_failed = report.identity == model.identity and report.failures > 0
     return model.urgency > running.urgency and not offered[model.name] and not has_failed
 
 
@@ -418,8 +390,9 @@ def _room_for(
     urgent first; then what no new pod gets, least recently used first; then models of lower priority that are not
     pinned, the lowest first. A model never makes room for one of its own priority, so that two do not take turns.
     """
-    missing_bytes = fetching.needs[model.name]
-    if room_backoff(model, fetching) is not None:
+    history = fetching.history(model.name)
+    missing_bytes = history.missing_bytes
+    if history.room_backoff(fetching.now_s) is not None:
         return _Room(missing_bytes=missing_bytes)
     candidates = [
         each
@@ -441,14 +414,6 @@ def _room_for(
     )
 
 
-def room_backoff(model: DesiredModel, fetching: Fetching) -> RoomBackoff | None:
-    """Return the back-off of a model for which nothing makes room now; None where others may."""
-    last = fetching.room_backoffs.get(model.name)
-    if last is None or last.identity != model.identity or has_passed(last.failed_s, last.pause_s, fetching.now_s):
-        return None
-    return last
-
-
 _STAGED, _SUPERSEDED, _CURRENT = range(3)
 """The order in which room is made."""
 
@@ -458,12 +423,12 @@ def _staged(
 ) -> Iterator[_Candidate]:
     """Yield what a model has not fetched completely, if it may make room for another one.
 
-    That of a model for which there is too little room makes room for any: it would lie there for ever.
+    That of a model for which there is too little room makes room for any.
     """
     if not observed.staged_bytes or name == fetching.running:
         return
     urgency: tuple[float, bool] = (-math.inf, False)
-    if desired is not None and name not in fetching.refused:
+    if desired is not None and fetching.history(name).room != "Refused":
         urgency = desired.urgency
         if urgency >= model.urgency:
             return
