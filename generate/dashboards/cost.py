@@ -1,12 +1,9 @@
 """The dashboard `cost`: GPU hours by namespace, and memory that is allocated and not used."""
 
-from generate.dashboards.panels import ALLOCATED, GPU_MEMORY, OF_CONTAINERS, TESSERA, Dashboard, Panel
+from generate.dashboards.panels import ALLOCATED, GPU_MEMORY, OF_CONTAINERS, OWN, TESSERA, Dashboard, Panel
 from tessera.core.usage.activity import UNUSED_MIB
 
 __all__ = ["COST"]
-
-_OWN = "(namespace, pod, container, pod_uid, UUID, GPU_I_ID)"
-"""By UID, so that a pod has no history of an earlier one of its name."""
 
 COST = Dashboard(
     "cost",
@@ -52,9 +49,9 @@ COST = Dashboard(
             (
                 (
                     (
-                        f"sum by (namespace) ({ALLOCATED} and on {_OWN} "
+                        f"sum by (namespace) ({ALLOCATED} and on {OWN} "
                         f"(max_over_time(DCGM_FI_DEV_FB_USED{{{OF_CONTAINERS}}}[1h]) <= {UNUSED_MIB}) "
-                        f"and on {_OWN} {ALLOCATED} offset 1h)"
+                        f"and on {OWN} {ALLOCATED} offset 1h)"
                     ),
                     "{{namespace}}",
                 ),
@@ -66,8 +63,8 @@ COST = Dashboard(
             (
                 (
                     (
-                        f"max by {_OWN} (max_over_time(DCGM_FI_DEV_FB_USED{{{OF_CONTAINERS}}}[1d])) * 2^20 / on {_OWN} "
-                        f"max by {_OWN} (tessera_container_memory_allocated_bytes > 0)"
+                        f"max by {OWN} (max_over_time(DCGM_FI_DEV_FB_USED{{{OF_CONTAINERS}}}[1d])) * 2^20 / on {OWN} "
+                        f"max by {OWN} (tessera_container_memory_allocated_bytes > 0)"
                     ),
                     "{{namespace}}/{{pod}}/{{container}}",
                 ),

@@ -1,6 +1,6 @@
 """The dashboard `fleet`: what GPUs there are, what of them is allocated and used, by namespace and quota."""
 
-from generate.dashboards.panels import GPU_MEMORY, OF_CONTAINERS, Dashboard, Panel
+from generate.dashboards.panels import ALLOCATED, GPU_MEMORY, OF_CONTAINERS, OWN, Dashboard, Panel
 
 __all__ = ["FLEET"]
 
@@ -19,6 +19,8 @@ _UNHEALTHY = (
 )
 """A GPU counts once: its instances are unhealthy with it."""
 
+_USED = f"DCGM_FI_DEV_FB_USED{{{OF_CONTAINERS}}}"
+
 FLEET = Dashboard(
     "fleet",
     "Tessera: fleet",
@@ -35,14 +37,12 @@ FLEET = Dashboard(
             "percentunit",
             (
                 (
-                    (
-                        f"sum(DCGM_FI_DEV_FB_USED{{{OF_CONTAINERS}}}) * 2^20 "
-                        "/ sum(tessera_device_memory_allocated_bytes)"
-                    ),
+                    (f"sum({_USED} and on {OWN} {ALLOCATED}) * 2^20 / sum({ALLOCATED} and on {OWN} {_USED})"),
                     "",
                 ),
             ),
             "stat",
+            "Of containers whose use is known.",
         ),
         Panel("Unhealthy devices", "none", ((_UNHEALTHY, ""),), "stat", "GPUs, and MIG instances of healthy GPUs."),
         Panel(
@@ -62,7 +62,7 @@ FLEET = Dashboard(
         Panel(
             "Memory in use by namespace",
             "bytes",
-            ((f"sum by (namespace) (DCGM_FI_DEV_FB_USED{{{OF_CONTAINERS}}}) * 2^20", "{{namespace}}"),),
+            ((f"sum by (namespace) ({_USED}) * 2^20", "{{namespace}}"),),
         ),
         Panel(
             "GPU utilization by model",

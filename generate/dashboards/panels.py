@@ -4,12 +4,14 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["ALLOCATED", "GPU_MEMORY", "OF_CONTAINERS", "RATE", "TESSERA", "Dashboard", "Panel"]
+__all__ = ["ALLOCATED", "GPU_MEMORY", "OF_CONTAINERS", "OWN", "RATE", "TESSERA", "Dashboard", "Panel"]
 
 RATE = "[$__rate_interval]"
 TESSERA = 'Hostname!="", hostname!=""'
 """Of Tessera alone: DCGM exporter has one of both."""
 OF_CONTAINERS = f'pod_uid!="", {TESSERA}'
+OWN = "(namespace, pod, container, pod_uid, UUID, GPU_I_ID)"
+"""By UID, so that a pod has no history of an earlier one of its name."""
 ALLOCATED = "tessera_container_memory_allocated_bytes"
 GPU_MEMORY = "max by (UUID) (tessera_gpu_memory_bytes)"
 

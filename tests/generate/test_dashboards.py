@@ -319,6 +319,7 @@ def test_a_pod_has_no_history_of_an_earlier_one_of_its_name_and_energy_is_of_all
     for at_s in range(start_s, NOW_S + 1, 60):
         number = min((at_s - start_s) // (4 * 3600), 5)
         pod = f'namespace="ml",pod="web-0",container="main",pod_uid="u{number}"'
+        unknown = 'namespace="ml",pod="unknown",container="main",pod_uid="u9"'  # what it uses is not known
         used_mib = 0 if number == 4 and at_s < NOW_S - 3600 * 4 else 10240
         for labels in (f'{gpu},hostname="n1",{pod}', f'{gpu},job="dcgm",{pod}'):
             for name, value in (
@@ -328,7 +329,7 @@ def test_a_pod_has_no_history_of_an_earlier_one_of_its_name_and_energy_is_of_all
                 series.setdefault(f"{name}{{{labels}}}", []).append(f"{value:.0f} {at_s}")
         for name, labels in (
             ("tessera_container_memory_allocated_bytes", f'{gpu},hostname="n1",{pod}'),
-            ("tessera_device_memory_allocated_bytes", f'{gpu},hostname="n1"'),
+            ("tessera_container_memory_allocated_bytes", f'{gpu},hostname="n1",{unknown}'),
         ):
             series.setdefault(f"{name}{{{labels}}}", []).append(f"{40960 * 2**20} {at_s}")
     samples = "".join(f"{name} {each}\n" for name, values in sorted(series.items()) for each in values)

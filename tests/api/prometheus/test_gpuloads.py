@@ -193,3 +193,21 @@ def test_a_pod_that_worked_a_minute_ago_slows_no_other_now(tmp_path: Path) -> No
     }
     assert read_memory(answers, "Prometheus") == {("n", "G"): {"team/a": 100, "team/b": 100}}
     assert read_activity(by_mean)["n", PodKey("team/a")] > 50
+
+
+def test_a_gpu_on_which_a_process_of_no_pod_may_compute_is_not_one_that_nobody_slows(tmp_path: Path) -> None:
+    """A MIG instance without a container: the driver does not measure its load before Hopper."""
+    began_s = time.time() - 600
+    samples = []
+    for node, used_mib in (("empty", 14), ("used", 300)):
+        gpu = f'Hostname="{node}",hostname="{node}",gpu="0",UUID="G",modelName="NVIDIA A100-SXM4-40GB"'
+        instance = f'{gpu},GPU_I_PROFILE="1g.5gb",GPU_I_ID="7"'
+        samples.append(f"tessera_device_memory_used_bytes{{{instance}}} {used_mib << 20} {began_s:.3f}\n")
+        samples.append(f'tessera_gpu_throttled{{{gpu},cause="thermal"}} 1 {began_s:.3f}\n')
+    with serving_history(tmp_path, "".join(sorted(samples))) as prometheus:
+        asked = {name: urlencode({"query": query, "time": f"{began_s:.3f}"}) for name, query in load_queries().items()}
+        answers = {
+            name: urlopen(f"{prometheus}/api/v1/query?{each}", timeout=20).read() for name, each in asked.items()
+        }
+    found = read_contention(read_loads(answers, "Prometheus", now=True))
+    assert {node: each.nobody for (node, _), (each,) in found.items()} == {"empty": True, "used": False}

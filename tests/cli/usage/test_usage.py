@@ -186,6 +186,12 @@ def test_top_of_one_node_says_which_agent_does_not_answer(ports: list[str], othe
     assert "agent 127.0.0.1:1: no connection: Connection refused: check the address" in refused.stderr
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:9", "http://127.0.0.1:9/", "localhost:9"])
+def test_the_address_of_an_agent_that_is_not_there_is_said_once(address: str) -> None:
+    refused = call("top", "--once", "--agent", address)
+    assert f"agent {address}: no connection: Connection refused: " in refused.stderr
+
+
 def test_drivers_that_do_not_answer_come_before_slow_gpus() -> None:
     slow = (Contention(cause="thermal", caused_by=("ml/train/main",)),)
     gpus = (GpuReport(index=0, devices=(device_of("ml/train/main"),), contention=slow),)

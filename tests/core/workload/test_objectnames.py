@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.core.workload.objectnames import LabelName, ObjectName, is_label, is_qualified, is_subdomain
+from tessera.core.workload.objectnames import LabelName, ObjectName, is_label, is_pod, is_qualified, is_subdomain
 
 LABELS = ("a", "ab", "abc", "a1", "a-1", "a--1--2--b", "0", "01", "012", "1a", "1-a", "1--a--b--2", "a" * 63)
 NO_LABELS = (
@@ -40,6 +40,12 @@ def test_the_name_of_an_object(name: str) -> None:
 @pytest.mark.parametrize("name", NO_SUBDOMAINS)
 def test_not_the_name_of_an_object(name: str) -> None:
     assert not is_subdomain(name)
+
+
+def test_a_pod_is_an_object_in_a_namespace() -> None:
+    assert is_pod("team-a", "web-0.blue")
+    assert not is_pod("team.a", "web-0")
+    assert not is_pod("team-a", "")
 
 
 @pytest.mark.parametrize("name", QUALIFIED)

@@ -11,9 +11,9 @@ from typing import Final, TypeAlias
 from tessera.api.prometheus.answers import numbers, read_series
 from tessera.api.prometheus.matchers import selected
 from tessera.core.gpu.gpumodels import model
-from tessera.core.usage.activity import IDLE_PERCENT, pod_activity, pod_memory
+from tessera.core.usage.activity import IDLE_PERCENT, UNUSED_MIB, pod_activity, pod_memory
 from tessera.core.usage.contention import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of
-from tessera.core.usage.nodemetrics import ALLOCATED, ENDED_LOAD, FB_USED, GPU_UTIL, SM_ACTIVE, THROTTLED
+from tessera.core.usage.nodemetrics import ALLOCATED, DEVICE_USED, ENDED_LOAD, FB_USED, GPU_UTIL, SM_ACTIVE, THROTTLED
 from tessera.core.usage.plausible import MOST_MIB, percentage, within
 from tessera.core.usage.throttling import ThrottleCause
 from tessera.core.workload.need import PodKey
@@ -32,6 +32,7 @@ _UID: Final = "pod_uid"
 _LOADED: Final = ", ".join((*_DEVICE, *_CONTAINER, _UID))
 _Device: TypeAlias = tuple[str, ...]
 """The labels of `_DEVICE`."""
+_UNUSED_BYTES: Final = UNUSED_MIB << 20
 
 
 def load_queries(matchers: str = "") -> dict[str, str]:
@@ -45,11 +46,11 @@ def load_queries(matchers: str = "") -> dict[str, str]:
 
     """
     used = selected(FB_USED.name, matchers, f'{_UID}!=""')
-    allocated, load, active, throttled, ended = (
-        selected(each.name, matchers) for each in (ALLOCATED, GPU_UTIL, SM_ACTIVE, THROTTLED, ENDED_LOAD)
+    of_device, allocated, load, active, throttled, ended = (
+        selected(each.name, matchers) for each in (DEVICE_USED, ALLOCATED, GPU_UTIL, SM_ACTIVE, THROTTLED, ENDED_LOAD)
     )
     return {
-        "allocations": f"group by ({_LOADED}) ({used} or {allocated})",
+        "allocations": f"group by ({_LOADED}) ({used} or {allocated} or {of_device} > {_UNUSED_BYTES})",
         "memory": f"max by ({_LOADED}) ({used})",
         "utilization": f"max by ({_LOADED}) (avg_over_time({load}[2m]) and {load})",
         "sm_active": f"max by ({_LOADED}) (avg_over_time({active}[2m]) and {active}) * 100",

@@ -1,6 +1,7 @@
 """Reports of agents over HTTP: `/usage` at their metrics port."""
 
 import asyncio
+import re
 from collections.abc import Iterable
 from functools import partial
 from urllib.parse import urlsplit
@@ -50,8 +51,7 @@ class HttpUsage:
             found = f"no answer in {self._deadline_s:g} s"
             raise Unavailable(subject, found=found, hint=_HINT) from error
         except Unreachable as error:
-            address = subject.removeprefix("agent ")
-            raise Unavailable(subject, found=str(error).replace(f" to {address}:", ":"), hint=_HINT) from error
+            raise Unavailable(subject, found=re.sub(r" to \S+: ", ": ", str(error)), hint=_HINT) from error
         except Broken as error:
             raise Unavailable(subject, found=shown(str(error)), hint=_HINT) from error
         if not answer.success:

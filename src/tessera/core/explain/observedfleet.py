@@ -38,7 +38,7 @@ from tessera.core.usage.activity import is_idle
 from tessera.core.usage.contention import Contention
 from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
-from tessera.core.workload.objectnames import is_label, is_subdomain
+from tessera.core.workload.objectnames import is_pod
 from tessera.core.workload.units import gib
 
 __all__ = ["MeasuredUsage", "PageObservation", "fleet_view"]
@@ -179,12 +179,6 @@ def _split(key: PodKey) -> tuple[str, str]:
     return namespace, name
 
 
-def _is_pod(key: PodKey) -> bool:
-    """Return whether Kubernetes takes its names."""
-    namespace, pod = _split(key)
-    return is_label(namespace) and is_subdomain(pod)
-
-
 def _node(inspected: NodeInspection, node: ObservedNode, observed: PageObservation, pods: _Pods) -> NodeView:
     state = node.state if inspected.reported else None
     return NodeView(
@@ -313,7 +307,7 @@ class _Parts:
 
         def named(containers: Iterable[str]) -> tuple[PodView, ...]:
             found = dict.fromkeys(PodKey(each.rpartition("/")[0]) for each in containers)
-            gone = (key for key in found if key not in self._pods.nodes and _is_pod(key))
+            gone = (key for key in found if key not in self._pods.nodes and is_pod(*_split(key)))
             shown = {*itertools.islice(gone, _MOST_GONE), *(key for key in found if self._is_here(key))}
             keys = [key for key in found if key in shown]
             others = {
@@ -323,7 +317,7 @@ class _Parts:
             return tuple((others | pods)[key] for key in keys)
 
         caused_by, evenly = named(contention.caused_by), named(contention.evenly)
-        if len(evenly) == 1:  # containers of one pod
+        if len(evenly) == 1:  # several containers, all of one pod: on the page the pod causes it
             caused_by, evenly = evenly, ()
         return ContentionView(
             cause=contention.cause,

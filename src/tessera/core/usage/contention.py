@@ -1,11 +1,12 @@
 """Contention: which containers make a GPU or its node lower clocks, or saturate a shared device."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
 
-from tessera.core.usage.activity import IDLE_PERCENT
+from tessera.core.usage.activity import IDLE_PERCENT, UNUSED_MIB
 from tessera.core.usage.attribution import DeviceUsage, GpuUsage
 from tessera.core.usage.throttling import ThrottleCause, causes
 
@@ -24,11 +25,11 @@ _SATURATED_PERCENT = 95
 _MOST_OF_LOAD = 0.5
 """The part of a throttled GPU's load that the named containers make together, at least."""
 _WELL_ABOVE = 1.25
-"""Times the equal part of the load of a device: what a container that saturates it uses at least. Loads within this
-factor of each other are nearly equal: the next sample may order them differently."""
+"""Times the equal part of the load of a device: what a container that saturates it uses at least. A load within this
+factor of a named one is nearly equal: the next sample may order them differently."""
 _EVENLY = 0.5
-"""Times the equal part: what a container that uses a saturated device evenly with others uses at least (and at the most
-the equal part divided by it), and what at the most is of processes that belong to no known container."""
+"""Times the equal part: what a container that uses a saturated device evenly with others uses at least, and what at the
+most is of processes that belong to no known container."""
 _BUSY_PERCENT = 50
 _OF_NODE = frozenset(
     {ThrottleCause.THERMAL, ThrottleCause.HARDWARE_THERMAL, ThrottleCause.HARDWARE_SLOWDOWN, ThrottleCause.POWER_BRAKE}
@@ -97,36 +98,49 @@ class GpuLoad(msgspec.Struct, frozen=True, kw_only=True):
         loads = [_loads(device) for device in self.devices]
         return None if None in loads else sum(load for each in loads for load, _ in each or ())
 
+    @property
+    def measured(self) -> bool:
+        """Whether processes that belong to no container could not be busy unnoticed."""
+        return all(device.percent is not None for device in self.devices)
+
 
 def contention_of(node: Sequence[GpuLoad]) -> tuple[tuple[Contention, ...], ...]:
     """Return what slows down the users of each GPU of a node: causes of throttling, and saturated shared devices.
 
     Throttling is caused by the busiest containers that together make half of the GPU's load; saturation by those that
-    take well above an equal part of the device's load; where none does, it is shared evenly. Of containers whose loads
-    are nearly equal, each to the next, all cause it, or none; none saturates a device with less than an equal part.
+    take well above an equal part of the device's load; where none does, it is shared evenly. Containers that are nearly
+    as busy as the last of these cause it too: of equal loads all are named, or none.
     Where a GPU is hot or short of power with less than half of its compute in use, the cause is on the node's GPUs that
     use more: the busiest containers there; where there are none, nobody causes it. Load outside known containers counts
     as that of one more container, so a container is named only if it is a cause whatever the unknown load is. A
     container alone on a GPU that reaches its power limit is no contention: every busy GPU may.
     """
     known = all(each.percent is not None for each in node)
-    busy = [device for gpu in node if (gpu.percent or 0) >= _BUSY_PERCENT for device in gpu.devices] if known else None
-    return tuple(tuple(_contention_on(gpu, busy)) for gpu in node)
+    busy = [device for gpu in node if (gpu.percent or 0) >= _BUSY_PERCENT for device in gpu.devices] if known else []
+    nobody = known and not busy and all(each.measured for each in node)
+    return tuple(tuple(_contention_on(gpu, busy, nobody=nobody)) for gpu in node)
 
 
-def _contention_on(gpu: GpuLoad, busy: Sequence[DeviceLoad] | None) -> Iterator[Contention]:
-    """Yield what slows down the users of a GPU, given the devices of the node's busy GPUs; None if unknown."""
+def _contention_on(gpu: GpuLoad, busy: Sequence[DeviceLoad], *, nobody: bool) -> Iterator[Contention]:
+    """Yield what slows down the users of a GPU.
+
+    Args:
+        gpu: the GPU.
+        busy: the devices of the node's busy GPUs; empty if unknown.
+        nobody: whether it is known that no GPU of the node is busy.
+
+    """
     containers = [each for device in gpu.devices for each in device.containers]
     everybody = tuple(each.name for each in containers)
     of_another = gpu.percent and len(containers) == 1 and containers[0].percent is not None
     for cause in gpu.causes:
         of_node = cause in _OF_NODE and gpu.percent is not None and gpu.percent < _BUSY_PERCENT
-        devices = (busy or ()) if of_node else gpu.devices
+        devices = busy if of_node else gpu.devices
         found = _contention(cause, _busiest(devices), everybody, scope="node" if of_node else "gpu")
         alone = cause == ThrottleCause.POWER_CAP and len(set(everybody)) <= 1
         if not alone or (of_another and found.affected):
-            nobody = busy == [] if of_node else gpu.percent == 0
-            yield msgspec.structs.replace(found, nobody=nobody, ended=any(each.ended for each in devices))
+            idle = nobody if of_node else gpu.percent == 0 and gpu.measured
+            yield msgspec.structs.replace(found, nobody=idle, ended=any(each.ended for each in devices))
     for device in gpu.devices:
         own = device.containers
         if len(own) > 1 and (device.percent or 0) >= _SATURATED_PERCENT:
@@ -151,30 +165,23 @@ def _most_load(containers: Iterable[ContainerLoad]) -> float:
 
 
 def _well_above(containers: Sequence[ContainerLoad], equal: float) -> Iterator[str]:
-    """Yield the containers that certainly use well above an equal part of their device.
-
-    Loads of which each is nearly equal to the next stay together: where one is below the equal part, all are left out.
-    Each unknown load may be one that is between two of them, or below them.
-    """
-    known = [(each.percent, each.name) for each in containers if each.percent is not None]
-    between = _WELL_ABOVE ** (len(containers) - len(known))
-    for group in _nearly_equal(known, _WELL_ABOVE * between):
-        if group[0][0] > _WELL_ABOVE * equal and group[-1][0] >= between * equal:
-            yield from (name for _, name in group)
+    """Yield the containers that certainly use well above an equal part of their device, and those nearly as busy."""
+    loads = [(each.percent, each.name) for each in containers if each.percent is not None]
+    least = min((load for load, _ in loads if load > _WELL_ABOVE * equal), default=math.inf)
+    return _down_to(least, loads)
 
 
 def _evenly(device: DeviceLoad, equal: float) -> tuple[str, ...]:
     """Return the containers that use a device about equally, if none uses well above an equal part.
 
-    None where a load is unknown, one is more than twice the equal part, or half of an equal part is of processes that
-    belong to no known container.
+    None where a load is unknown, or half of an equal part is of processes that belong to no known container.
     """
     containers = device.containers
     known = [each.percent for each in containers if each.percent is not None]
     rest = (device.percent or 0.0) - sum(known)
     sharers = tuple(each.name for each in containers if (each.percent or 0.0) >= _EVENLY * equal)
     complete = len(known) == len(containers) and rest <= _EVENLY * equal
-    return sharers if complete and max(known) * _EVENLY <= equal and len(sharers) > 1 else ()
+    return sharers if complete and len(sharers) > 1 else ()
 
 
 def _loads(device: DeviceLoad) -> tuple[tuple[float, str], ...] | None:
@@ -193,40 +200,34 @@ def _loads(device: DeviceLoad) -> tuple[tuple[float, str], ...] | None:
 
 
 def _busiest(devices: Iterable[DeviceLoad]) -> Iterator[str]:
-    """Yield the busiest containers, until they make half of the load, and those that follow, if nearly equal.
+    """Yield the busiest containers that are needed for half of the load, and those nearly as busy.
 
-    Each is nearly as busy as the one before it, so the last may use much less than the first.
     Yields none where the load is unknown.
     """
     found = [_loads(device) for device in devices]
     if None in found:
-        return
+        return iter(())
     loads = [load for each in found for load in each or ()]
-    half, above = _MOST_OF_LOAD * sum(load for load, _ in loads), 0.0
-    for group in _nearly_equal(each for each in loads if each[0] > 0 and each[1]):
-        most, _ = group[0]
-        if above + sum(rest for rest, name in loads if not name and rest * _WELL_ABOVE >= most) >= half:
-            return
-        yield from (name for _, name in group)
-        above += sum(load for load, _ in group)
+    half = _MOST_OF_LOAD * sum(load for load, _ in loads)
+    named = [(load, name) for load, name in loads if load > 0 and name]
+    above, least = 0.0, math.inf
+    for load in sorted((load for load, _ in named), reverse=True):
+        if above + sum(rest for rest, name in loads if not name and rest >= load) >= half:
+            break
+        above, least = above + load, load
+    return _down_to(least, named)
 
 
-def _nearly_equal(loads: Iterable[tuple[float, str]], within: float = _WELL_ABOVE) -> list[list[tuple[float, str]]]:
-    """Return the loads in groups, the busiest first: each is nearly as busy as the one before it in its group."""
-    groups: list[list[tuple[float, str]]] = []
-    for load in sorted(loads, key=lambda each: -each[0]):
-        if groups and load[0] * within >= groups[-1][-1][0]:
-            groups[-1].append(load)
-        else:
-            groups.append([load])
-    return groups
+def _down_to(least: float, loads: Iterable[tuple[float, str]]) -> Iterator[str]:
+    """Yield the containers that have the least load or more, or nearly, the busiest first."""
+    return (name for load, name in sorted(loads, key=lambda each: -each[0]) if load * _WELL_ABOVE >= least)
 
 
 def gpu_load(gpu: GpuUsage) -> GpuLoad:
     """Return how busy the devices of a GPU and their containers are."""
     devices = tuple(
         DeviceLoad(
-            percent=device.busy_percent if device.exclusive_allocation else _saturation(device),
+            percent=_percent(device),
             part=1.0 if device.instance is None else gpu.facts.model.compute_part(device.instance.placement.profile),
             containers=tuple(
                 ContainerLoad(name=each.allocation.name, percent=each.busy_percent) for each in device.containers
@@ -238,6 +239,9 @@ def gpu_load(gpu: GpuUsage) -> GpuLoad:
     return GpuLoad(causes=tuple(each.value for each in causes(gpu.reading.clocks_event_reasons)), devices=devices)
 
 
-def _saturation(device: DeviceUsage) -> float | None:
-    """Return how busy a shared device is: in time, as its containers are measured, or in its multiprocessors."""
-    return max((each for each in (device.gpu_percent, device.busy_percent) if each is not None), default=None)
+def _percent(device: DeviceUsage) -> float | None:
+    """Return how busy a device is; a shared one in time, as its containers are measured, or in its multiprocessors."""
+    percents = [device.busy_percent, None if device.exclusive_allocation else device.gpu_percent]
+    if device.used_mib is not None and device.used_mib <= UNUSED_MIB:
+        percents.append(0.0)  # less than a process needs
+    return max((each for each in percents if each is not None), default=None)

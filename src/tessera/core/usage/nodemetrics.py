@@ -19,6 +19,7 @@ from tessera.core.usage.throttling import ThrottleCause, causes
 
 __all__ = [
     "ALLOCATED",
+    "DEVICE_USED",
     "EXCLUSIVE",
     "FB_USED",
     "GPU_UTIL",
@@ -94,7 +95,7 @@ ALLOCATED = _gauge(
     PART,
 )
 _MEMORY = _gauge("tessera_device_memory_bytes", "Memory of a device that can be allocated.")
-_USED = _gauge("tessera_device_memory_used_bytes", "Device memory in use.")
+DEVICE_USED = _gauge("tessera_device_memory_used_bytes", "Device memory in use.")
 _DEVICE_ALLOCATED = _gauge(
     "tessera_device_memory_allocated_bytes", "Memory of a device that containers were allocated."
 )
@@ -152,7 +153,7 @@ NODE_METRICS: tuple[Metric, ...] = (
     _XID,
     *_ROWS,
     _MEMORY,
-    _USED,
+    DEVICE_USED,
     _DEVICE_ALLOCATED,
     ALLOCATED,
     ENDED_LOAD,
@@ -178,7 +179,7 @@ _MOST_CONTAINERS = 2048
 _OF_GPU = (*_GPU.values(), _XID, *_ROWS, _GPU_MEMORY, _LOST, _LAYOUT, _CHANGES, _FREE_SLICES, _LARGEST)
 """With one series for each GPU at the most; THROTTLED and _XIDS have one for each cause and class."""
 _OF_DEVICE = (
-    *_ACTIVITY.values(), FB_USED, FB_FREE, GPU_UTIL, _MEMORY, _USED, _DEVICE_ALLOCATED, ENDED_LOAD, _CONTAINERS,
+    *_ACTIVITY.values(), FB_USED, FB_FREE, GPU_UTIL, _MEMORY, DEVICE_USED, _DEVICE_ALLOCATED, ENDED_LOAD, _CONTAINERS,
     _HEALTHY, _ORPHANED,
 )  # fmt: skip
 """With one series for each device, beside those of its containers; _SHARING has one for each of its modes."""
@@ -349,7 +350,7 @@ def _add_device(samples: _Samples, device: DeviceUsage, shown: Collection[Contai
         _add(samples, ALLOCATED, (*pod, *kind), _bytes(each.allocation.allocated_mib))
     allocated = [each.allocation.allocated_mib for each in device.containers]
     _add(samples, _MEMORY, own, device.memory_mib * _MIB or None)
-    _add(samples, _USED, own, _bytes(device.used_mib))
+    _add(samples, DEVICE_USED, own, _bytes(device.used_mib))
     _add(samples, _DEVICE_ALLOCATED, own, None if None in allocated else sum(each or 0 for each in allocated) * _MIB)
     _add(samples, ENDED_LOAD, own, None if device.ended_percent is None else device.ended_percent / 100)
     _add(samples, _CONTAINERS, own, len(device.containers))

@@ -14,7 +14,7 @@ from tessera.core.usage.contention import SATURATED, Contention
 from tessera.core.usage.plausible import MOST_CELSIUS, MOST_MIB, MOST_WATTS, percentage, possible, within
 from tessera.core.usage.throttling import ThrottleCause
 from tessera.core.usage.usagereport import ContainerReport, DeviceReport, GpuReport, UsageReport
-from tessera.core.workload.objectnames import is_label, is_subdomain
+from tessera.core.workload.objectnames import is_label, is_pod
 
 __all__ = ["discard_impossible"]
 
@@ -35,7 +35,7 @@ def discard_impossible(report: UsageReport) -> UsageReport:
 
 def _is_named(container: ContainerReport) -> bool:
     """Return whether Kubernetes takes its names."""
-    return is_label(container.namespace) and is_subdomain(container.pod) and is_label(container.container)
+    return is_pod(container.namespace, container.pod) and is_label(container.container)
 
 
 def _gpu(gpu: GpuReport, containers: Collection[str]) -> GpuReport:
@@ -52,7 +52,7 @@ def _gpu(gpu: GpuReport, containers: Collection[str]) -> GpuReport:
 def _known(gpu: GpuReport, containers: Collection[str]) -> Iterator[Contention]:
     """Yield contention of each cause of throttling once, and of saturation for each device, if it is of containers.
 
-    They are of the node; one alone shares nothing, nor do those beside others that cause it.
+    They are of the node; one container alone shares nothing, nor do those beside others that cause it.
     """
     pending = Counter(_CAUSES)
     pending[SATURATED] = max(1, len(gpu.devices))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-__all__ = ["LABEL", "SUBDOMAIN", "LabelName", "ObjectName", "is_label", "is_qualified", "is_subdomain"]
+__all__ = ["LABEL", "SUBDOMAIN", "LabelName", "ObjectName", "is_label", "is_pod", "is_qualified", "is_subdomain"]
 
 LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 """Regular expression of a label, without its length (`IsDNS1123Label`)."""
@@ -28,6 +28,11 @@ def is_label(text: str) -> bool:
 def is_subdomain(text: str) -> bool:
     """Return whether a text names an object of most kinds."""
     return len(text) <= _LONGEST_SUBDOMAIN and re.fullmatch(SUBDOMAIN, text) is not None
+
+
+def is_pod(namespace: str, name: str) -> bool:
+    """Return whether a namespace and a name are a pod's."""
+    return is_label(namespace) and is_subdomain(name)
 
 
 def is_qualified(text: str) -> bool:
