@@ -89,9 +89,10 @@ def test_loads_that_overlap_are_compared_with_each_other() -> None:
         ((90, None), "", ""),
         ((90, 90, None), "", ""),
         ((95, 0, None), "a", ""),
+        ((25, 20, 20, 20, 15), "", "abcde"),
     ):
         containers = tuple(
-            ContainerLoad(name=name, percent=percent) for name, percent in zip("abc", loads, strict=False)
+            ContainerLoad(name=name, percent=percent) for name, percent in zip("abcde", loads, strict=False)
         )
         ((found,),) = contention_of([GpuLoad(devices=(DeviceLoad(percent=100, containers=containers),))])
         assert (found.caused_by, found.evenly) == (tuple(causing), tuple(evenly)), loads
@@ -379,6 +380,11 @@ def test_nobody_heats_an_idle_gpu_on_an_idle_node_and_unknown_is_not_nobody() ->
     idle = tuple(ContainerLoad(name=name, percent=0) for name in "ab")
     (at_cap,) = slowed("power-cap", DeviceLoad(percent=0, containers=idle))
     assert at_cap.nobody
+    (at_cap,) = slowed("power-cap", DeviceLoad(containers=idle))
+    assert not at_cap.nobody, "a process of no pod may be busy"
+    strange = DeviceLoad(percent=90, part=None, containers=(ContainerLoad(name="a", percent=90),))
+    ((hot,), _) = contention_of([GpuLoad(causes=("thermal",)), GpuLoad(devices=(strange,))])
+    assert not hot.nobody, "how much of its GPU a new MIG profile is may be unknown"
 
 
 @pytest.mark.parametrize("percent", [None, 0, 3, 50, 100])

@@ -209,7 +209,7 @@ def _busiest(devices: Iterable[DeviceLoad]) -> Iterator[str]:
         return iter(())
     loads = [load for each in found for load in each or ()]
     half = _MOST_OF_LOAD * sum(load for load, _ in loads)
-    named = [(load, name) for load, name in loads if load > 0 and name]
+    named = [(load, name) for load, name in loads if name]
     above, least = 0.0, math.inf
     for load in sorted((load for load, _ in named), reverse=True):
         if above + sum(rest for rest, name in loads if not name and rest >= load) >= half:
