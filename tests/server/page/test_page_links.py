@@ -61,12 +61,12 @@ async def test_an_entry_leads_to_its_gpu_and_is_hidden_with_it(panel: str) -> No
 
 
 class HeatedBy:
-    """A GPU that pods of one workload heat."""
+    """A GPU that pods of one workload heat and saturate."""
 
     def __init__(self, pods: int) -> None:
         names = tuple(f"ml/train-{number}-x2x4b/main" for number in range(pods))
-        heated = Contention(cause="thermal", caused_by=names)
-        self.measured = MeasuredUsage(contention={("n000", "GPU-n000-4"): (heated,)})
+        slow = tuple(Contention(cause=cause, caused_by=names) for cause in ("thermal", "saturated"))
+        self.measured = MeasuredUsage(contention={("n000", "GPU-n000-4"): slow})
 
     def refresh(self, changed: Callable[[], None]) -> None:
         pass
@@ -87,6 +87,9 @@ async def test_each_pod_that_slows_a_gpu_is_named(pods: int, spelled_out: bool) 
         short = f"ml/train \u00d7 {pods}" if pods > 1 else names
         assert await tab.run(f"{entry}.innerText") == f"Caused by {short}."
         assert await tab.run(f"{entry}.title") == f"Caused by {names}."
+        slow = "document.getElementById('slow').innerText"
+        assert (await tab.run(slow)).count("Caused by") == 1, "once for both"
+        assert "throttled: thermal, saturated" in await tab.run(slow)
         details = await tab.run("document.getElementById('details').innerText")
         assert f"Caused by {names if spelled_out else short}." in details
 

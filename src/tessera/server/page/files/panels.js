@@ -92,10 +92,15 @@ export function drawSlow(section, nodes, filters) {
       if (!gpu.contention.length || !shows(node, gpu)) continue;
       const item = element("li");
       item.append(entry(`${node.name}, GPU ${gpu.index}`, { gpu: `${node.name}/${gpu.index}` }));
+      const causes = new Map(); // what slows a GPU for the same cause is one entry
       for (const contention of gpu.contention) {
-        const cause = element("p", "", causedBy(contention, 1));
-        cause.title = causedBy(contention, Infinity);
-        item.append(element("span", "need", slowness(contention)), cause);
+        const names = causedBy(contention, Infinity);
+        causes.set(names, [...(causes.get(names) ?? []), contention]);
+      }
+      for (const [names, alike] of causes) {
+        const cause = element("p", "", causedBy(alike[0], 1));
+        cause.title = names;
+        item.append(element("span", "need", alike.map(slowness).join(", ")), cause);
       }
       items.push(item);
     }
