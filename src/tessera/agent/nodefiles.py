@@ -17,6 +17,7 @@ __all__ = [
     "UNREADABLE",
     "NotRegular",
     "TooLarge",
+    "disk_fix",
     "entries",
     "first_line",
     "has_files_alone",
@@ -39,6 +40,17 @@ UNREADABLE = (OSError, *UNDECODABLE)
 """Errors of reading and decoding a file, whatever is in it."""
 NOTHING_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """Errors of reading the status of a path where nothing is; after any other there may be something."""
+_BROKEN_DISK = "replace the disk; the kernel's log names it"
+_FIXES = {
+    errno.EIO: _BROKEN_DISK,
+    errno.EBADMSG: _BROKEN_DISK,  # by ext4, for a checksum of its own that is wrong
+    errno.EUCLEAN: _BROKEN_DISK,  # by ext4, XFS and Btrfs, for what they cannot have written
+    errno.EROFS: "mount this disk writable again; the kernel's log says why it is read-only",
+    errno.ENOSPC: "free space or inodes on this disk",
+    errno.EDQUOT: "raise the quota of this folder",
+    errno.EMFILE: "raise the agent's limit of open files",
+}
+"""What to do about an error of the disk."""
 _LARGEST = 1 << 30
 """The manifest of a million files takes a fifth of it."""
 _RECURSIVE = 100
@@ -57,6 +69,11 @@ class TooLarge(OSError):
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(errno.EFBIG, "more than a GiB", str(path))
+
+
+def disk_fix(error: OSError, *, otherwise: str) -> str:
+    """Return what to do about an error of the disk."""
+    return _FIXES.get(error.errno or 0, otherwise)
 
 
 def printable(path: Path) -> str:

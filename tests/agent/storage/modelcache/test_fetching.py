@@ -189,7 +189,12 @@ async def test_of_models_that_are_not_desired_any_more_and_of_former_sources_not
     [
         (errno.EIO, "Input/output error: replace the disk; the kernel's log names it"),
         (errno.ENOSPC, "No space left on device: free space or inodes on this disk"),
-        (errno.EROFS, "Read-only file system: give --model-dir, a disk that can be written"),
+        (errno.EBADMSG, "Bad message: replace the disk; the kernel's log names it"),
+        (
+            errno.EROFS,
+            "Read-only file system: mount this disk writable again; the kernel's log says why it is read-only",
+        ),
+        (errno.EPERM, "Operation not permitted: give --model-dir, a disk that can be written"),
     ],
 )
 async def test_an_error_of_the_disk_has_its_fix(code: int, want: str, tmp_path: Path) -> None:

@@ -3,10 +3,13 @@
 import asyncio
 import base64
 import contextlib
+import errno
 import hashlib
 import os
 import re
+import shutil
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -922,3 +925,162 @@ async def test_a_port_of_peers_that_is_taken_is_reported(pki: Path) -> None:
         settings = PeerSettings("127.0.0.1", taken.getsockname()[1], peer_tls(pki))
         with pytest.raises(Unavailable, match="in use"):
             await PeerService(settings, logger()).serve()
+
+
+def fail_at(part: str, error: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the disk fail wherever one looks at or opens a path with this part, as a bad sector does."""
+
+    def failing(look: Callable[..., Any]) -> Callable[..., Any]:
+        def looked(path: Any = ".", *more: Any, **others: Any) -> Any:
+            if isinstance(path, str | Path) and part in str(path):
+                raise OSError(error, os.strerror(error), str(path))
+            return look(path, *more, **others)
+
+        return looked
+
+    for name in ("lstat", "stat", "open", "scandir", "listdir", "readlink", "unlink"):
+        monkeypatch.setattr(os, name, failing(getattr(os, name)))
+
+
+async def three_revisions(node: Node, name: str) -> list[str]:
+    """Fetch three revisions of a model, the last of which is the current one; return them."""
+    found: list[str] = []
+    async with node.running():
+        for number in range(3):
+            source = node.put(name, a=b"x" * (number + 1))
+            await node.tell(desired(source, name, interval_s=60, keep=3))
+            node.now_s += 61
+            report = await node.model(lambda each: has()(each) and each.revision not in found, name)
+            found.append(report.revision)
+    return found
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.EBADMSG, errno.EUCLEAN], ids=errno.errorcode.get)
+@pytest.mark.parametrize("which", [0, 2], ids=["former", "current"])
+async def test_a_revision_of_which_the_disk_does_not_tell_stops_no_other_model(
+    node: Node, which: int, error: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    revisions = await three_revisions(node, "bad")
+    fail_at(f"manifests/{revisions[which]}.json", error, monkeypatch)
+    bad = desired(f"file://{node.bucket}/bad", "bad", interval_s=60, keep=1)
+    await node.tell(bad, desired(node.put("good", a=b"2"), "good"))
+    async with node.running():
+        await node.model(has(), "good")
+        state = "Ready" if which == 0 else "Failed"
+        report = await node.model(lambda each: each.state == state and bool(each.reason), "bad")
+        assert report.revision == (revisions[2] if which == 0 else "")
+        assert f"{os.strerror(error)}: replace the disk; the kernel's log names it" in report.reason
+        assert (node.folder / "bad" / "versions" / revisions[which]).is_dir()
+        if which == 0:  # updates still come
+            node.put("bad", a=b"new")
+            node.now_s += 1000
+            await node.model(lambda each: has()(each) and each.revision not in revisions, "bad")
+            assert (node.folder / "bad" / "versions" / revisions[0]).is_dir()
+
+
+@pytest.mark.parametrize("part", [".tessera/manifests", ".tessera/kept-by-agent", "current"])
+async def test_a_model_of_which_the_disk_does_not_tell_fails_alone_and_keeps_what_pods_have(
+    node: Node, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, gone = desired(node.put("bad", a=b"1"), "bad"), desired(node.put("gone", a=b"1"), "gone")
+    await node.tell(bad, gone)
+    async with node.running():
+        revision = (await node.model(has(), "bad")).revision
+        await node.model(has(), "gone")
+        for name in ("bad", "gone"):
+            await node.start(f"of-{name}", f"models.tessera.dev/{name}")
+        await node.reports(lambda found: all(each.containers for each in found.observed))
+        with monkeypatch.context() as patched:
+            for name in ("bad", "gone"):
+                fail_at(f"/{name}/{part}", errno.EIO, patched)
+            await node.tell(bad, desired(node.put("good", a=b"2"), "good"))
+            await node.model(has(), "good")
+            failed = await node.model(lambda each: each.state == "Failed", "bad")
+            assert f"{part}" in failed.reason
+            assert "Input/output error: replace the disk" in failed.reason
+        assert (node.folder / "bad" / ".tessera" / "pins" / revision).exists()
+        assert (node.folder / "gone" / "current" / "a").read_bytes() == b"1"
+        node.now_s += 1000
+        assert (await node.model(lambda each: has()(each) and not each.reason, "bad")).revision == revision
+
+
+async def test_a_model_that_cannot_be_pinned_or_removed_keeps_no_other_from_being_fetched(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, gone = desired(node.put("kept", a=b"1"), "kept", interval_s=60), desired(node.put("gone", a=b"1"), "gone")
+    await node.tell(kept, gone)
+    async with node.running():
+        revision = (await node.model(has(), "kept")).revision
+        await node.model(has(), "gone")
+        (node.folder / "kept" / ".tessera" / "pins" / "lost+found").mkdir()  # nobody minds
+        staging = node.folder / "gone" / ".tessera" / "staging"
+        staging.rmdir()
+        staging.symlink_to("/")
+        await node.tell(kept)
+        await node.reports(lambda each: [found.name for found in each.observed] == ["kept"])
+        await node.tell(desired(node.put("new", a=b"2"), "new"), kept)
+        await node.model(has(), "new")
+        node.put("kept", a=b"22")
+        node.now_s += 61
+        await node.model(lambda each: has()(each) and each.revision != revision, "kept")
+        fail_at("/kept/.tessera/pins", errno.ENOSPC, monkeypatch)
+        failed = await node.model(lambda each: each.state == "Failed", "kept")
+        assert "No space left on device: free space or inodes on this disk" in failed.reason
+        node.now_s += 1000  # it is due again, and first
+        await node.tell(kept, desired(node.put("last", a=b"3"), "last"))
+        await node.model(has(), "last")
+    assert (node.folder / "gone" / "current").is_symlink()
+
+
+async def test_a_disk_that_does_not_answer_at_all_is_reported_of_the_node(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llama = desired(node.put("llama", a=b"1"))
+    await node.tell(llama)
+    async with node.running():
+        await node.model(has())
+        with monkeypatch.context() as patched:
+            fail_at(str(node.folder.parent), errno.EIO, patched)
+            found = await node.reports(lambda each: bool(each.reason))
+            assert "Input/output error: replace the disk; the kernel's log names it" in found.reason
+        await node.reports(lambda each: not each.reason and all(map(has(), each.observed)))
+
+
+@contextlib.contextmanager
+def small_disk(path: Path) -> Iterator[Callable[[str], None]]:
+    """A file system of its own; gives what mounts it anew with an option."""
+
+    def remount(option: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,{option}", str(path)], check=True)
+
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "x", str(path)], check=True)
+    (path / "not-empty").touch()
+    try:
+        yield remount
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="root, which mounts")
+async def test_a_disk_that_becomes_read_only_is_reported_and_keeps_offering_what_it_has(node: Node) -> None:
+    with small_disk(node.folder.parent) as remount:
+        kept, gone = desired(node.put("kept", a=b"1"), "kept"), desired(node.put("gone", a=b"1"), "gone")
+        await node.tell(kept, gone)
+        async with node.running():
+            for name in ("kept", "gone"):
+                await node.model(has(), name)
+            remount("ro")
+            try:
+                await node.tell(kept, desired(node.put("new", a=b"2"), "new"))
+                found = await node.reports(lambda each: bool(each.reason))
+                want = "Read-only file system: mount this disk writable again"
+                assert want in found.reason
+                failed = await node.model(lambda each: each.state == "Failed", "new")
+                assert want in failed.reason
+                assert mounted(await node.start("p", "models.tessera.dev/kept")) == b"1"
+            finally:
+                remount("rw")
+            node.now_s += 1000
+            await node.model(has(), "new")
+            await until_gone(node.folder / "gone")
+            await node.reports(lambda each: not each.reason)

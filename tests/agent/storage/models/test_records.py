@@ -28,12 +28,15 @@ def test_pinned_revisions_stay(tmp_path: Path) -> None:
 
 
 def test_exactly_the_named_revisions_are_pinned(tmp_path: Path) -> None:
-    records = ModelFolder(tmp_path).records
-    records.pin_exactly(["a"])  # before the first sync there is nothing to pin
+    records, (a, b, c) = ModelFolder(tmp_path).records, (each * 64 for each in "abc")
+    records.pin_exactly([a])  # before the first sync there is nothing to pin
     run(MemoryStore({"a": b"1"}), tmp_path)
-    for names in (["a", "b"], ["b", "c"], []):
+    (tmp_path / ".tessera" / "pins" / "lost+found").mkdir()  # of somebody else
+    for names in ([a, b], [b, c], [c]):
         records.pin_exactly(names)
-        assert [each for each in "abc" if records.is_pinned(each)] == names
+        assert [each for each in (a, b, c) if records.is_pinned(each)] == names
+    records.pin_exactly([a], unread=[b, c])
+    assert [records.is_pinned(each) for each in (a, b, c)] == [True, False, True], "of the unread the pins stay"
 
 
 def test_a_manifest_of_another_revision_is_refused_and_the_records_go_with_the_revision(tmp_path: Path) -> None:
@@ -115,8 +118,9 @@ def test_what_is_no_manifest_is_named_not_waited_for_and_replaced_by_the_next_sy
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOMEM, errno.EACCES, errno.EMFILE])
-def test_a_manifest_that_the_disk_does_not_give_now_stops_the_sync_and_costs_no_revision(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("which", [0, 1], ids=["former", "current"])
+def test_a_manifest_that_the_disk_does_not_give_costs_no_revision_and_stops_the_sync_if_it_is_the_current_one(
+    which: int, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = MemoryStore({"a": b"1"})
     first = run(store, tmp_path).revision
@@ -125,18 +129,21 @@ def test_a_manifest_that_the_disk_does_not_give_now_stops_the_sync_and_costs_no_
     ModelFolder(tmp_path).records.pin(first, pinned=True)
 
     def fail(path: Path) -> bytes:
-        if first in path.name:
+        if (first, second)[which] in path.name:
             raise OSError(number, os.strerror(number), str(path))
         return read_regular(path)
 
+    store.contents["a"] = b"3"
     with monkeypatch.context() as failing:
         failing.setattr(models_records, "read_regular", fail)
         with pytest.raises(OSError, match=os.strerror(number)):
-            run(store, tmp_path)
-        with pytest.raises(OSError, match=os.strerror(number)):
             ModelFolder(tmp_path).refuse_broken()
-    assert run(store, tmp_path).revision == second
-    assert set(ModelFolder(tmp_path).names()) == {first, second}
+        if which == 1:
+            with pytest.raises(OSError, match=os.strerror(number)):
+                run(store, tmp_path)
+        else:
+            assert ModelFolder(tmp_path).current() != run(store, tmp_path, keep=2).revision
+    assert {first, second} <= set(ModelFolder(tmp_path).names())
 
 
 def test_what_somebody_else_put_among_the_records_stops_no_sync(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The folder of a node's models: one sub-folder for each, as `ModelFolder` has it, all created by the agent."""
 
 import contextlib
+import errno
 import os
 import time
 from collections.abc import Collection, Mapping
@@ -9,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.agent.nodefiles import is_folder, is_there, remove_folder
+from tessera.agent.nodefiles import disk_fix, is_folder, is_regular, is_there, remove_folder
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.inuse import revisions_in_use
@@ -59,6 +60,7 @@ class ModelDisk:
         sharing: ModelSharing | None = None,
     ) -> None:
         self.folder = folder
+        self._root = root
         self._here = root / folder.relative_to("/")
         self._images = HostErofsMounts(root) if images is None else images
         self._most_percent = most_percent
@@ -81,6 +83,13 @@ class ModelDisk:
             return f"{above} is empty and nothing is mounted there: run `tessera disks apply` on the node"
         return ""
 
+    def read_only(self) -> str:
+        """Return why no further models can be kept there, while those that are there are offered; empty if they can."""
+        if os.statvfs(self._here.parent).f_flag & os.ST_RDONLY:
+            error = OSError(errno.EROFS, os.strerror(errno.EROFS), str(self._here.parent))
+            return self.reason("", error)
+        return ""
+
     def model(self, name: str) -> ModelFolder:
         """Return the folder of a model."""
         return ModelFolder(self._here / name, self._images)
@@ -91,8 +100,14 @@ class ModelDisk:
 
     def has(self, name: str, revision: str) -> bool:
         """Return whether a revision is complete: with a manifest that can be read, which has files."""
+        try:
+            return self._is_whole(name, revision)
+        except OSError:
+            return False
+
+    def _is_whole(self, name: str, revision: str) -> bool:
         folder = self.model(name)
-        is_known = self.facts(name, revision).files > 0
+        is_known = self._read_facts(name, revision).files > 0
         return is_known and is_folder(folder.versions / revision) and folder.form(revision).is_readable
 
     def claim(self, name: str) -> ModelFolder:
@@ -117,30 +132,57 @@ class ModelDisk:
         mark.touch()
         return folder
 
-    def observe(self) -> dict[str, ModelOnDisk]:
-        """Return the agent's models there."""
+    def observe(self) -> tuple[dict[str, ModelOnDisk], dict[str, OSError]]:
+        """Return the agent's models there, and the errors of those that the disk does not tell of.
+
+        Raises:
+            OSError: the disk does not tell which there are.
+
+        """
+        errors: dict[str, OSError] = {}
         found = {}
         for path in sorted(self._here.iterdir()) if self._here.is_dir() else ():
             if path.name.startswith(_REMOVED):
                 with contextlib.suppress(OSError):  # the next pass tries again
                     remove_folder(path)
-            elif not path.is_symlink() and (path / NOTES / _MARK).is_file():
-                self._mount(path.name)
-                folder = self.model(path.name)
-                revisions = tuple(each for each in sorted(folder.records.names()) if self.has(path.name, each))
-                current = folder.current()
-                failed = self._not_compared
-                verifications = {
-                    each: failed.get((path.name, each)) or folder.records.verification(each) for each in revisions
-                }
-                found[path.name] = ModelOnDisk(
-                    current if current in revisions else "",
-                    revisions,
-                    verifications,
-                    unverified=frozenset(each for each in revisions if self.facts(path.name, each).unverified_bytes),
-                )
+                continue
+            try:
+                if is_folder(path) and is_regular(path / NOTES / _MARK):
+                    found[path.name] = self._observe_model(path.name)
+            except FileNotFoundError:  # it was removed just now
+                continue
+            except OSError as error:
+                errors[path.name] = error
         self._share(found)
-        return found
+        return found, errors
+
+    def _observe_model(self, name: str) -> ModelOnDisk:
+        self._mount(name)
+        folder, whole, unread = self.model(name), list[str](), dict[str, str]()
+        for revision in sorted(folder.records.names()):
+            try:
+                if self._is_whole(name, revision):
+                    whole.append(revision)
+            except OSError as error:
+                unread[revision] = self.reason(name, error)
+        current, failed = folder.current(), self._not_compared
+        return ModelOnDisk(
+            current if current in whole else "",
+            tuple(whole),
+            {each: failed.get((name, each)) or folder.records.verification(each) for each in whole},
+            unverified=frozenset(each for each in whole if self.facts(name, each).unverified_bytes),
+            unread=unread,
+        )
+
+    def reason(self, name: str, error: TesseraError | OSError) -> str:
+        """Return what an error says that kept a model from being read or changed, with the fix."""
+        if isinstance(error, TesseraError):
+            return str(error)
+        path = Path(error.filename or self._here / name)
+        if path.is_relative_to(self._root):
+            path = Path("/") / path.relative_to(self._root)
+        fix = disk_fix(error, otherwise="mend what the error names; the next pass tries again")
+        return f"{path}: {error.strerror or error}: {fix}"
 
     def _share(self, on_disk: Mapping[str, ModelOnDisk]) -> None:
         """Share exactly the present revisions with peers."""
@@ -157,7 +199,13 @@ class ModelDisk:
             self.model(name).mount_images()
 
     def facts(self, name: str, revision: str) -> RevisionFacts:
-        """Return the facts of a revision; zeros for a broken manifest, which the next sync replaces."""
+        """Return the facts of a revision; zeros for one whose manifest cannot be read."""
+        try:
+            return self._read_facts(name, revision)
+        except OSError:
+            return RevisionFacts()
+
+    def _read_facts(self, name: str, revision: str) -> RevisionFacts:
         folder = self.model(name)
         try:
             status = (folder.top / NOTES / "manifests" / f"{revision}.json").stat()
@@ -167,7 +215,7 @@ class ModelDisk:
                 manifest = folder.records.manifest(revision)
                 facts = RevisionFacts(manifest.size, len(manifest.files), manifest.unverified_bytes)
                 self._facts[name, revision] = written, facts
-        except (InvalidInput, OSError):
+        except (InvalidInput, FileNotFoundError):  # the next sync replaces a broken one
             return RevisionFacts()
         return facts
 
@@ -207,9 +255,9 @@ class ModelDisk:
             return self.model(name).staged_bytes()
         return 0
 
-    def pin(self, name: str, revisions: Collection[str]) -> None:
-        """Pin exactly these revisions of a model, which are present."""
-        self.model(name).records.pin_exactly(revisions)
+    def pin(self, name: str, revisions: Collection[str], *, unread: Collection[str] = ()) -> None:
+        """Pin exactly these revisions of a model, which are present; of those that cannot be read the pins stay."""
+        self.model(name).records.pin_exactly(revisions, unread=unread)
 
     def choose(self, name: str, revision: str, rule: ChecksumRule) -> bool:
         """Make a present revision the current one; return whether it is present, and new pods may get it.

@@ -1,13 +1,13 @@
 """Fetches in the background, one at a time: in a thread, which ends where another model is more urgent."""
 
 import asyncio
-import errno
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
 
+from tessera.agent.nodefiles import disk_fix
 from tessera.agent.storage.modelcache.disk import ModelDisk
 from tessera.agent.storage.models.cancellation import Cancellation
 from tessera.agent.storage.models.reading import TransferLimits
@@ -26,13 +26,6 @@ __all__ = ["Fetches", "OpenedSource"]
 
 _PROGRESS_S = 10.0
 """Pause between two reports of progress, each of which is a write to the API server."""
-_FIXES = {
-    errno.EIO: "replace the disk; the kernel's log names it",
-    errno.ENOSPC: "free space or inodes on this disk",
-    errno.EDQUOT: "raise the quota of this folder",
-    errno.EMFILE: "raise the agent's limit of open files",
-}
-"""What to do about an error of the disk."""
 _NO_ROOM = "use a larger disk, fewer models on this node, or a higher priority than those present"
 
 
@@ -107,7 +100,7 @@ class _RunningFetch:
         try:
             return await result
         except OSError as error:
-            fix = _FIXES.get(error.errno or 0, "give --model-dir, a disk that can be written")
+            fix = disk_fix(error, otherwise="give --model-dir, a disk that can be written")
             raise Unavailable(str(self._disk.folder), found=error.strerror or str(error), hint=fix) from error
 
     def _sync(self) -> Synced:

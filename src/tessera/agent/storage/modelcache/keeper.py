@@ -59,7 +59,7 @@ from tessera.core.storage.models.nodemodels import DesiredModel
 from tessera.core.usage.ownmetrics import MODEL_BYTES, MODELS
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.core.workload.tesseranames import AGENT
-from tessera.errors import InvalidInput, Unavailable
+from tessera.errors import InvalidInput, TesseraError, Unavailable
 from tessera.log import RepeatedError, logger
 from tessera.loops import one_turn
 from tessera.measures import Measures
@@ -136,6 +136,8 @@ class ModelKeeper:
         self._states: Counter[str] = Counter()
         """Models by state, as last reported."""
         self._bytes = 0
+        self._stuck: dict[str, str] = {}
+        """Why models that are not desired any more are still there, as last logged."""
         self._gone: set[str] = set()
         """UIDs of pods that are in the kubelet's record and have ended."""
 
@@ -196,10 +198,9 @@ class ModelKeeper:
             self._desired = {each.name: each for each in node_models.desired}
         self._fetches.follow(self._desired, node_models.observed)
         # 2. Observe the models, and the pods that use them.
-        problem = await asyncio.to_thread(self._disk.problem)
         # A model that is not listed when the kubelet's record is read cannot get into it any more.
         listed = servers.listed
-        on_disk = {} if problem else await asyncio.to_thread(self._disk.observe)
+        on_disk, problem = await self._observe()
         ids = await self._allocated(view)
         self._found = {name: _readers(f"{MODEL_RESOURCE}{name}", each, listed, ids) for name, each in on_disk.items()}
         for name, model in self._found.items():
@@ -228,6 +229,21 @@ class ModelKeeper:
         # 7. Report.
         await self._report(found, problem, ids, plan.offered)
         self._complain.clear()
+
+    async def _observe(self) -> tuple[dict[str, ModelOnDisk], str]:
+        """Return the models that the disk tells of, and why no models can be kept there; empty where they can.
+
+        A model that it does not tell of has failed; pods keep it, and it is not removed.
+        """
+        try:
+            if problem := await asyncio.to_thread(self._disk.problem):
+                return {}, problem
+            on_disk, errors = await asyncio.to_thread(self._disk.observe)
+        except OSError as error:
+            return {}, self._disk.reason("", error)
+        for name, each in errors.items():
+            self._fail(name, each)
+        return on_disk, ""
 
     # Models in use
 
@@ -275,29 +291,59 @@ class ModelKeeper:
     # Applying
 
     async def _apply(self, plan: CachePlan, servers: PluginServers[ModelOffer]) -> set[str]:
-        """Protect, offer and take the steps; return the models for which there is less room than was planned."""
+        """Protect, offer and take the steps; return the models that are not to be fetched now.
+
+        These are those for which there is less room than was planned, and those that the disk does not let be changed,
+        which keep no other from what is planned for it.
+        """
+        refused, due = set[str](), plan.fetch.name if plan.fetch is not None else ""
         for name, revisions in plan.protected.items():
-            await asyncio.to_thread(self._disk.pin, name, revisions)
+            try:
+                await asyncio.to_thread(self._disk.pin, name, revisions, unread=self._found[name].on_disk.unread)
+            except OSError as error:
+                self._fail(name, error, due=due)
+                refused.add(name)
         offers = [(name, revision) for name, revision in plan.offered.items() if revision]
         # A fetch that ended meanwhile may have removed what was not pinned yet.
         on_disk = [each for each in offers if await asyncio.to_thread(self._disk.has, *each)]
         await servers.offer([model_offer(*each) for each in on_disk], policy="distributed")
-        refused = set()
         for step in plan.steps:
-            is_done = await self._take(step)
-            if is_done:
-                continue
+            problem = ""
+            try:
+                if await self._take(step):
+                    continue
+            except (TesseraError, OSError) as error:
+                problem = self._fail(step.model, error, due=due)
+                refused.add(step.model)
             # What is displaced is removed by a later plan; for the rest there may be no such plan.
             match step:
-                case EvictRevision(model, revision, other) if model not in plan.displaced:
-                    reason = f"model {model}: revision {revision[:12]} is in use by a process: retrying"
+                case EvictRevision(model, revision, other) if problem or model not in plan.displaced:
+                    reason = problem or f"model {model}: revision {revision[:12]} is in use by a process: retrying"
                 case RemoveStaged(model, other):
-                    reason = f"model {model}: another process works in its folder: retrying"
+                    reason = problem or f"model {model}: another process works in its folder: retrying"
                 case _:
                     continue
             self._fetches.put_off(self._desired[other], reason)
             refused.add(other)
         return refused
+
+    def _fail(self, name: str, error: TesseraError | OSError, *, due: str = "") -> str:
+        """Report a model as failed for an error of its folder, and return the reason.
+
+        Args:
+            name: the model.
+            error: the error; one that persists is counted once, and again when the model is due.
+            due: the model that would be fetched next.
+
+        """
+        reason = f"model {name}: {self._disk.reason(name, error)}"
+        if name not in self._desired:
+            if self._stuck.get(name) != reason:
+                self._log.warning("model_not_removed", model=name, reason=reason)
+            self._stuck[name] = reason
+        elif name == due or self._fetches.report(name).state not in {"Failed", "Fetching"}:
+            self._fetches.put_off(self._desired[name], reason)
+        return reason
 
     async def _take(self, step: CacheStep) -> bool:
         """Take a step; return whether it is done: what a process reads or works on stays."""
@@ -307,6 +353,7 @@ class ModelKeeper:
             case RemoveModel(model):
                 if is_done := await asyncio.to_thread(self._disk.remove, model):
                     self._log.info("model_removed", model=model)
+                    self._stuck.pop(model, None)
                     self._wakeup.set()
                 return is_done
             case RemoveStaged(model, other):
@@ -364,19 +411,22 @@ class ModelKeeper:
                 "revision": revision,
                 "containers": len(ids.get(f"{MODEL_RESOURCE}{name}", ())),
                 "verified_s": on_disk.verification(revision).at_s,
-                "reason": report.reason or withheld_reason(self._desired[name], on_disk),
+                "reason": report.reason
+                or withheld_reason(self._desired[name], on_disk)
+                or next(iter(on_disk.unread.values()), ""),
                 **facts._asdict(),
             }
             reports.append(msgspec.structs.replace(report, **more))
         self._states = Counter(each.state for each in reports)
         self._bytes = sum(each.bytes for each in reports)
         free = 0 if problem else await asyncio.to_thread(self._disk.free_bytes)
+        reason = problem or await asyncio.to_thread(self._disk.read_only)
         rounded = free >> _ROUND << _ROUND
         status = node_status(
             reports,
             folder=str(self._disk.folder),
             free_bytes=rounded,
-            reason=problem,
+            reason=reason,
             peer="" if problem else self._peers.address,
             removing=self._found.keys() - offered.keys(),
         )
@@ -389,5 +439,6 @@ def _readers(
     resource: str, on_disk: ModelOnDisk, listed: Mapping[str, frozenset[str]], ids: Mapping[str, list[str]]
 ) -> ModelOnNode:
     """Return a model on the disk, with what the kubelet may allocate to pods of it, and what it has allocated."""
-    choosable = allocated_revisions(listed[resource], on_disk.revisions) if resource in listed else None
-    return ModelOnNode(on_disk, allocated_revisions(ids.get(resource, ()), on_disk.revisions), choosable)
+    there = (*on_disk.revisions, *on_disk.unread)
+    choosable = allocated_revisions(listed[resource], there) if resource in listed else None
+    return ModelOnNode(on_disk, allocated_revisions(ids.get(resource, ()), there), choosable)

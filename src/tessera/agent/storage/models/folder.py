@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.nodefiles import NOTHING_THERE, is_folder, is_regular, is_there, remove_any, remove_folder
+from tessera.agent.nodefiles import NOTHING_THERE, is_folder, is_regular, is_there, remove_any
 from tessera.agent.storage.models.chunkfiles import sync_file_system
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.inuse import revisions_in_use
@@ -66,21 +66,29 @@ class ModelFolder(SyncedFolder):
         return (*self.records.folders, self._images, self._trash, self.versions)
 
     def _recover(self) -> None:
-        """Clean up after a killed process: trash, and folders, images and records without each other."""
-        remove_folder(self._trash)
-        self._trash.mkdir()
+        """Clean up after a killed process: trash, and folders, images and records without each other.
+
+        What the disk does not tell of stays, and so does what it does not let go.
+        """
+        for path in self._trash.iterdir():
+            with contextlib.suppress(OSError):
+                remove_any(path)
         for path in self.versions.iterdir():
-            if _NAME.fullmatch(path.name) and not is_folder(path):
-                path.unlink()  # a link is no revision, whatever it leads to
+            with contextlib.suppress(OSError):
+                if _NAME.fullmatch(path.name) and not is_folder(path):
+                    path.unlink()  # a link is no revision, whatever it leads to
         for name in self.records.names():
-            if not is_folder(self.versions / name):
-                self.records.remove(name)
+            with contextlib.suppress(OSError):
+                if not is_folder(self.versions / name):
+                    self.records.remove(name)
         for path in self.versions.iterdir():
-            if _NAME.fullmatch(path.name) and not self.records.has(path.name):
-                self.form(path.name).remove(self._trash)
-        images = (path for path in self._images.iterdir() if not self.records.has(path.stem))
+            if _NAME.fullmatch(path.name) and self.records.lacks(path.name):
+                with contextlib.suppress(OSError):
+                    self.form(path.name).remove(self._trash)
+        images = (path for path in self._images.iterdir() if self.records.lacks(path.stem))
         for path in (*images, *self.records.leftovers()):
-            remove_any(path)
+            with contextlib.suppress(OSError):
+                remove_any(path)
         self.mount_images()
 
     # Forms
@@ -121,19 +129,30 @@ class ModelFolder(SyncedFolder):
         return list(self.manifests())
 
     def manifests(self) -> dict[str, Manifest]:
-        """Return the manifests of the revisions on the disk, the most recently used first, without broken ones."""
-        return {name: each for name, each in self._all_manifests().items() if isinstance(each, Manifest)}
+        """Return the manifests of the revisions on the disk, the most recently used first.
 
-    def _all_manifests(self) -> dict[str, Manifest | InvalidInput]:
+        Broken ones are left out, and former ones of which the disk does not tell.
+
+        Raises:
+            OSError: the disk does not tell of the current one, or which there are.
+
+        """
+        found = self._all_manifests()
+        if isinstance(error := found.get(self.current()), OSError):
+            raise error
+        return {name: each for name, each in found.items() if isinstance(each, Manifest)}
+
+    def _all_manifests(self) -> dict[str, Manifest | InvalidInput | OSError]:
         """Return each manifest, or what is wrong with it."""
-        found: dict[str, Manifest | InvalidInput] = {}
+        found: dict[str, Manifest | InvalidInput | OSError] = {}
         for name in self.records.names():
-            if is_there(self.versions / name):
-                with contextlib.suppress(FileNotFoundError):  # it was evicted just now
-                    try:
-                        found[name] = self.records.manifest(name)
-                    except InvalidInput as error:
-                        found[name] = error
+            try:
+                if is_there(self.versions / name):
+                    found[name] = self.records.manifest(name)
+            except FileNotFoundError:  # it was evicted just now
+                continue
+            except (InvalidInput, OSError) as error:
+                found[name] = error
         return found
 
     def refuse_broken(self) -> None:
@@ -141,10 +160,11 @@ class ModelFolder(SyncedFolder):
 
         Raises:
             InvalidInput: a manifest is broken.
+            OSError: the disk does not tell of one.
 
         """
         for each in self._all_manifests().values():
-            if isinstance(each, InvalidInput):
+            if not isinstance(each, Manifest):
                 raise each
 
     def evict_broken(self) -> None:

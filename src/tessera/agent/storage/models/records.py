@@ -1,6 +1,5 @@
 """What Tessera knows of the revisions in a folder, as files: manifests, verifications, pins."""
 
-import contextlib
 import os
 import re
 import time
@@ -68,17 +67,33 @@ class RevisionRecords:
         return self._manifests, self._verified, self._pins
 
     def names(self) -> list[str]:
-        """Return the revisions that have a manifest, the most recently used first."""
+        """Return the revisions that have a manifest, the most recently used first; of unknown times, last.
+
+        Raises:
+            OSError: the disk does not tell which there are.
+
+        """
         found = []
         for path in self._manifests.iterdir() if is_folder(self._manifests) else ():
             if path.suffix == ".json" and _NAME.fullmatch(path.stem):
-                with contextlib.suppress(FileNotFoundError):  # it was evicted just now
+                try:
                     found.append((-path.lstat().st_mtime, path.stem))
+                except FileNotFoundError:  # it was evicted just now
+                    continue
+                except OSError:
+                    found.append((0.0, path.stem))
         return [name for _, name in sorted(found)]
 
     def has(self, revision: str) -> bool:
         """Return whether a revision has a manifest."""
         return is_there(self._manifest(revision))
+
+    def lacks(self, revision: str) -> bool:
+        """Return whether a revision has no manifest for certain: the disk tells so."""
+        try:
+            return not self.has(revision)
+        except OSError:
+            return False
 
     def manifest(self, revision: str) -> Manifest:
         """Return a revision's manifest.
@@ -145,10 +160,11 @@ class RevisionRecords:
         else:
             (self._pins / revision).unlink(missing_ok=True)
 
-    def pin_exactly(self, revisions: Collection[str]) -> None:
-        """Pin these revisions, which are present, and no others."""
+    def pin_exactly(self, revisions: Collection[str], *, unread: Collection[str] = ()) -> None:
+        """Pin these revisions, which are present, and no others; of those that cannot be read the pins stay."""
         if is_folder(self._pins):
-            for revision in {each.name for each in self._pins.iterdir()}.symmetric_difference(revisions):
+            there = {each.name for each in self._pins.iterdir() if _NAME.fullmatch(each.name)}
+            for revision in there.symmetric_difference(revisions).difference(unread):
                 self.pin(revision, pinned=revision in revisions)
 
     def remove(self, revision: str) -> None:
@@ -162,7 +178,7 @@ class RevisionRecords:
         yield from (
             path for path in self._manifests.iterdir() if not _NAME.fullmatch(path.stem) or path.suffix != ".json"
         )
-        yield from (path for path in self._verified.iterdir() if not self.has(path.stem))
+        yield from (path for path in self._verified.iterdir() if self.lacks(path.stem))
 
     def _manifest(self, revision: str) -> Path:
         return self._manifests / f"{revision}.json"

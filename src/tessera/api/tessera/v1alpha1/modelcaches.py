@@ -249,7 +249,7 @@ class NodeModelsStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     free_bytes: Tally = 0
     """Free bytes there, above the reserve."""
     reason: Reason = ""
-    """Why it cannot have any model."""
+    """Why it cannot have any model, or no further one."""
     peer: _Peer = ""
     """Address and port at which it serves chunks of models to other nodes; left out if it does not."""
 

@@ -41,6 +41,7 @@ class ModelOnDisk(msgspec.Struct, frozen=True):
         revisions: all that are whole.
         verifications: when each of them was compared with its digests, and what is damaged.
         unverified: those with files that no checksum of their source verified.
+        unread: those of which the disk does not tell, each with the reason; they stay as they are.
 
     """
 
@@ -48,6 +49,7 @@ class ModelOnDisk(msgspec.Struct, frozen=True):
     revisions: tuple[str, ...]
     verifications: Mapping[str, Verification] = {}
     unverified: frozenset[str] = frozenset()
+    unread: Mapping[str, str] = {}
 
     def verification(self, revision: str) -> Verification:
         """Return the last comparison of a revision."""
