@@ -23,6 +23,7 @@ from tessera.core.storage.images.warmup import (
     plan_warmups,
     summarize_warmup,
 )
+from tessera.core.storage.retries import fetch_backoff_s
 
 A, B, C = "r.example/a:1", "r.example/b:1", "q.example/c:1"
 ONE, TWO = "sha256:1", "sha256:2"
@@ -150,6 +151,21 @@ def test_a_turn_of_which_nothing_is_heard_ends_for_others() -> None:
     for nodes, last_s in ((silent, 119.0), (slow, 3599.0)):
         assert attempts(plan_warmups(both, nodes, {}, turns, last_s)) == {"n1": {A: 1}, "n2": {}}
         assert attempts(plan_warmups(both, nodes, {}, turns, last_s + 1)) == {"n1": {A: 1}, "n2": {A: 1}}
+
+
+@given(st.floats(0, 2e9), st.floats(0, 2e9), st.integers(1, 12))
+def test_whatever_the_clocks_showed_nothing_waits_longer_than_two_pauses(
+    noted_s: float, now_s: float, failures: int
+) -> None:
+    wants = [warmup(A)]
+    failing = [NodeImages(name="n1", desired=desired_images((A, 1)), observed=(failed(A, 1, noted_s, failures),))]
+    silent = [NodeImages(name="n1", desired=desired_images((A, 1)))]
+    pulling = [msgspec.structs.replace(silent[0], observed=(ObservedImage(image=A, state="Pulling", attempt=1),))]
+    cases = ((failing, fetch_backoff_s(failures)), (silent, 120.0), (pulling, 3600.0))
+    for nodes, pause_s in cases:
+        turns = {} if nodes is failing else {Turn("n1", A, 1): noted_s}
+        again = (attempts(plan_warmups(wants, nodes, {}, turns, each)) for each in (now_s, now_s + 2 * pause_s))
+        assert {"n1": {A: 2}} in again
 
 
 def test_what_several_warmups_say_of_an_image_is_joined() -> None:

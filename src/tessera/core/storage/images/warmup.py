@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from tessera.core.storage.retries import fetch_backoff_s
+from tessera.core.storage.retries import fetch_backoff_s, has_passed
 
 __all__ = [
     "DesiredImage",
@@ -234,13 +234,14 @@ def _lasts(node: NodeImages, image: DesiredImage, observed: ObservedImage, start
     ended = begun and observed.state != "Pulling"
     if not image.attempt or not node.ready or ended or _is_right(observed, image.digest):
         return False
-    return now_s - started_s < (_LONGEST_S if begun else _UNREPORTED_S)
+    return not has_passed(started_s, _LONGEST_S if begun else _UNREPORTED_S, now_s)
 
 
 def _is_due(image: DesiredImage, observed: ObservedImage, now_s: float) -> bool:
     """Return whether an image without a turn is a candidate."""
-    resting = observed.state == "Failed" and now_s - observed.failed_s < fetch_backoff_s(max(observed.failures, 1))
-    return not resting and not _is_right(observed, image.digest)
+    pause_s = fetch_backoff_s(max(observed.failures, 1)) if observed.state == "Failed" else 0.0
+    # By the node's clock, which may have been ahead when it failed.
+    return has_passed(observed.failed_s, pause_s, now_s) and not _is_right(observed, image.digest)
 
 
 def summarize_warmup(warmup: Warmup, nodes: Sequence[NodeImages], demand: Mapping[str, int]) -> WarmupSummary:
