@@ -20,6 +20,7 @@ from tessera.clients.store import Body, MemoryStore, Refused, Temporary
 from tessera.clients.store.protocol import Contents
 from tessera.core.storage.models.cacheplan import CachePlan
 from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel
+from tessera.core.storage.models.retention import TooLittleRoom
 from tessera.core.storage.models.revisions import CHUNK_BYTES, StoredObject
 from tessera.log import logger
 
@@ -58,7 +59,7 @@ async def test_a_model_for_which_others_make_room_reports_it(fetches: Fetches) -
     report = fetches.report("large")
     assert (report.state, report.failures) == ("Missing", 0)
     assert report.reason == "model large: not enough space: evicting small"
-    assert not fetches.observed().needs
+    assert not fetches.observed({"large": LARGE}).needs
 
 
 async def test_a_model_for_which_there_is_no_room_has_failed_and_is_tried_again_later(fetches: Fetches) -> None:
@@ -93,7 +94,7 @@ async def test_nothing_makes_room_for_a_while_for_a_fetch_that_brought_nothing_i
         fetches.begin(LARGE)
         assert fetches._task is not None
         await fetches._task
-        backoff = fetches.observed().history("large").backoff
+        backoff = fetches.observed({"large": LARGE}).history("large").backoff
         return 0 if backoff is None else backoff.count
 
     assert [await counted(), await counted()] == [0, 0], "no room was made"
@@ -136,7 +137,7 @@ async def test_further_bytes_end_the_back_off_and_bytes_of_another_source_are_no
         fetches.begin(model)
         assert fetches._task is not None
         await fetches._task
-        backoff = fetches.observed().history("large").room_backoff(2.0)
+        backoff = fetches.observed({"large": model}).history("large").room_backoff(2.0)
         return 0 if backoff is None else backoff.count
 
     other = msgspec.structs.replace(LARGE, source="s3://b/other")
@@ -151,7 +152,7 @@ async def test_further_bytes_end_the_back_off_and_bytes_of_another_source_are_no
 
 async def test_what_a_model_without_room_has_staged_makes_room_until_it_is_fetched_again(fetches: Fetches) -> None:
     def is_free() -> bool:
-        return fetches.observed().history("large").room == "Refused"
+        return fetches.observed({"large": LARGE}).history("large").room == "Refused"
 
     assert not is_free()
     decided(fetches, {}, {"large": 5 << 20})
@@ -171,17 +172,38 @@ async def test_of_models_that_are_not_desired_any_more_and_of_former_sources_not
     other = msgspec.structs.replace(LARGE, source="s3://b/other")
     reported = ObservedModel(name="large", identity=LARGE.identity, state="Ready", checked_s=1.0)
     fetches.follow({"large": LARGE, "small": SMALL}, [reported, ObservedModel(name="gone")])
-    assert fetches.observed().histories.keys() == {"large", "small"}
+    assert fetches.observed({"large": LARGE, "small": SMALL}).histories.keys() == {"large", "small"}
     assert fetches.report("large") == reported, "of an agent that has ended"
     decided(fetches, {}, {"large": 5 << 20})
     fetches.follow({"large": LARGE}, [reported])
-    assert fetches.observed().histories.keys() == {"large"}
-    history = fetches.observed().history("large")
+    assert fetches.observed({"large": LARGE}).histories.keys() == {"large"}
+    history = fetches.observed({"large": LARGE}).history("large")
     assert (history.room, history.report.failures, history.report.checked_s) == ("Refused", 1, 1.0)
     fetches.follow({"large": other}, [])
-    assert (fetches.observed().history("large").room, fetches.report("large").identity) == ("", LARGE.identity)
+    assert (fetches.observed({"large": other}).history("large").room, fetches.report("large").identity) == (
+        "",
+        LARGE.identity,
+    )
     fetches.follow({}, [])
-    assert (fetches.observed().histories, fetches.report("large")) == ({}, ObservedModel(name="large"))
+    assert (fetches.observed({"large": LARGE}).history("large").report, fetches.report("large")) == (
+        ObservedModel(name="large"),
+        ObservedModel(name="large"),
+    )
+
+
+async def test_a_fetch_that_ends_when_its_model_is_not_desired_any_more_needs_no_room(tmp_path: Path) -> None:
+    ended = asyncio.Event()
+
+    async def opened(_model: DesiredModel) -> OpenedSource:
+        raise TooLittleRoom("disk", 9, found="9 bytes too little", hint="free some")
+
+    fetches = Fetches(disk=ModelDisk(tmp_path), open_source=opened, now_s=lambda: 2.0, wake=ended.set, log=logger())
+    fetches.begin(LARGE)
+    fetches.follow({"small": SMALL}, [])
+    await ended.wait()
+    other = msgspec.structs.replace(LARGE, source="s3://b/other")
+    for desired, want in (({"small": SMALL}, {}), ({"large": other}, {}), ({"large": LARGE}, {"large": 9})):
+        assert fetches.observed(desired).needs == want
 
 
 @pytest.mark.parametrize(
@@ -280,7 +302,12 @@ async def test_a_canceled_fetch_ends_before_its_source_answers_and_is_no_failure
     async with asyncio.timeout(10):
         await ended.wait()
     report = fetches.report("large")
-    assert (report.state, report.failures, report.reason, fetches.observed().needs) == ("Missing", 0, "", {})
+    assert (report.state, report.failures, report.reason, fetches.observed({"large": LARGE}).needs) == (
+        "Missing",
+        0,
+        "",
+        {},
+    )
 
 
 async def test_a_fetch_that_is_canceled_before_its_source_is_known_reads_nothing(tmp_path: Path) -> None:

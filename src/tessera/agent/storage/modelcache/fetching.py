@@ -165,7 +165,7 @@ class Fetches:
         self._histories: dict[str, FetchHistory] = {}
 
     def follow(self, desired: Mapping[str, DesiredModel], reported: Iterable[ObservedModel]) -> None:
-        """Forget models that are not desired any more, and what belongs to former sources of the others.
+        """Forget models that are not desired any more.
 
         Args:
             desired: all of the node.
@@ -173,9 +173,7 @@ class Fetches:
 
         """
         known = {each.name: FetchHistory(each) for each in reported} | self._histories
-        self._histories = {
-            name: (known.get(name) or fetch_history(name)).of(model.identity) for name, model in desired.items()
-        }
+        self._histories = {name: each for name, each in known.items() if name in desired}
 
     def report(self, name: str) -> ObservedModel:
         """Return the reported state of a model's fetches."""
@@ -189,9 +187,10 @@ class Fetches:
         state = "Missing" if found.state == "Fetching" else found.state  # of an agent that has ended
         return msgspec.structs.replace(found, state=state, fetched_bytes=0, total_bytes=0)
 
-    def observed(self) -> Fetching:
-        """Return the fetches of the followed models, for the next plan."""
-        return Fetching(now_s=self._now_s(), running=self.busy, histories=dict(self._histories))
+    def observed(self, desired: Mapping[str, DesiredModel]) -> Fetching:
+        """Return the fetches of the desired models, for the next plan."""
+        histories = {name: self._history(model) for name, model in desired.items()}
+        return Fetching(now_s=self._now_s(), running=self.busy, histories=histories)
 
     def decided(self, needs: Iterable[str], plan: CachePlan, desired: Mapping[str, DesiredModel]) -> None:
         """Report what a plan has decided on models that did not fit.

@@ -206,7 +206,7 @@ class ModelKeeper:
         for name, model in self._found.items():
             for revision in model.used:
                 self._disk.use(name, revision, after_s=_USED_S)
-        fetching = self._fetches.observed()
+        fetching = self._fetches.observed(self._desired)
         for name, model in self._found.items() if fetching.needs else ():
             self._found[name] = msgspec.structs.replace(
                 model,
