@@ -1,18 +1,29 @@
 """Listings in pages: all rows of those that end, and an error for those that do not."""
 
+from itertools import count
+from typing import NamedTuple
+
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tessera.clients.store import Refused, Temporary
 from tessera.clients.store.pages import all_pages
 
 
+class Row(NamedTuple):
+    path: str
+
+
+def rows_of(page: str, size: int) -> list[Row]:
+    return [Row(f"{page}/{row}") for row in range(size)]
+
+
 @given(st.lists(st.integers(0, 3), min_size=1))
 def test_all_rows_of_all_pages_are_returned_in_their_order(sizes: list[int]) -> None:
-    rows = [[f"{number}/{row}" for row in range(size)] for number, size in enumerate(sizes)]
+    rows = [rows_of(str(number), size) for number, size in enumerate(sizes)]
 
-    def read(token: str) -> tuple[list[str], str | None]:
+    def read(token: str) -> tuple[list[Row], str | None]:
         number = int(token or 0)
         return rows[number], str(number + 1) if number + 1 < len(rows) else None
 
@@ -29,32 +40,89 @@ ENDLESS = {
 
 @pytest.mark.parametrize("case", ENDLESS)
 def test_a_listing_that_does_not_go_on_is_an_error(case: str) -> None:
+    def read(token: str) -> tuple[list[Row], str]:
+        names, following = ENDLESS[case][token]
+        return [Row(each) for each in names], following
+
     with pytest.raises(Temporary, match="does not end"):
-        all_pages(lambda token: ENDLESS[case][token])
+        all_pages(read)
 
 
-def test_a_listing_without_an_end_is_given_up_in_time() -> None:
-    read = list[str]()
+class Listing:
+    """A listing of pages of one size, each after the same time.
 
-    def page(token: str, size: int, last: int) -> tuple[list[str], str | None]:
-        read.append(token)
-        return [f"{token}/{row}" for row in range(size)], str(len(read)) if len(read) < last else None
+    Args:
+        size: rows of a page.
+        page_s: seconds that it takes.
+        pages: how many there are; one more is an error of the test.
 
-    with pytest.raises(Refused, match="the listing has more than 1,000,000 objects"):
-        all_pages(lambda token: page(token, 50_000, last=30))
-    assert len(read) == 21
-    read.clear()
-    with pytest.raises(Refused, match="the listing has 1,000 pages without an object"):
-        all_pages(lambda token: page(token, 0, last=1100))
-    assert len(read) == 1001
+    """
+
+    def __init__(self, size: int, page_s: float, *, pages: int = 10_000) -> None:
+        self.size, self.page_s, self.pages = size, page_s, pages
+        self.read = 0
+
+    def page(self, token: str) -> tuple[list[Row], str | None]:
+        assert self.read < self.pages, "it is read for ever"
+        self.read += 1
+        return rows_of(token, self.size), str(self.read) if self.read < self.pages else None
+
+    def now(self) -> float:
+        return self.read * self.page_s
 
 
-def test_pages_without_an_object_are_no_end_where_one_comes_at_last() -> None:
-    rows = [0] * 1000 + [2] + [0] * 1000 + [1]
-    pages = [[f"{number}/{row}" for row in range(size)] for number, size in enumerate(rows)]
+SLOW = {
+    "of pages without an object": (0, 0.2, 180),
+    "of pages with an object": (1, 0.2, 180),
+    "of pages that hang": (0, 10.0, 4),
+    "of many pages without an object": (0, 0.01, 3600),
+    "of 999 objects in the time": (111, 4.0, 9),
+}
 
-    def read(token: str) -> tuple[list[str], str | None]:
+
+@pytest.mark.parametrize("case", SLOW)
+def test_a_listing_without_progress_is_given_up_in_its_time(case: str) -> None:
+    size, page_s, last = SLOW[case]
+    listing = Listing(size, page_s)
+    with pytest.raises(Temporary, match="the listing brought fewer than 1,000 objects in 36 s"):
+        all_pages(listing.page, listing.now)
+    assert abs(listing.read - last) <= 1
+
+
+@given(st.integers(0, 300), st.floats(0.5, 40))
+def test_a_listing_is_given_up_exactly_where_36_s_pass_before_the_page_with_the_thousandth_object(
+    size: int, page_s: float
+) -> None:
+    listing = Listing(size, page_s, pages=20)
+    fewer_s = page_s * min(19, (999 // size if size else 19))
+    assume(abs(fewer_s - 36.0) > 0.001)
+    if fewer_s > 36.0:
+        with pytest.raises(Temporary, match="fewer than 1,000 objects"):
+            all_pages(listing.page, listing.now)
+    else:
+        assert len(all_pages(listing.page, listing.now)) == 20 * size
+
+
+@pytest.mark.parametrize(("name_length", "most"), [(40, 2_850_000), (1024, 790_000)])
+def test_a_listing_is_refused_where_it_would_take_a_gib_of_memory(name_length: int, most: int) -> None:
+    listing = Listing(1, 1.0)
+    others = [Row("x" * name_length)] * 49_999  # one name: the memory is not needed to count it
+
+    def read(token: str) -> tuple[list[Row], str | None]:
+        rows, following = listing.page(token)
+        return rows + others, following
+
+    with pytest.raises(Refused, match=r"the listing has [0-9,]+ objects, and there are more: a list of over a GiB"):
+        all_pages(read, listing.now)
+    assert most - 100_000 < listing.read * 50_000 < most + 100_000
+
+
+def test_pages_without_an_object_are_no_end_where_one_comes_in_time() -> None:
+    sizes = [0] * 1000 + [1000] + [0] * 1000 + [1]
+
+    def read(token: str) -> tuple[list[Row], str | None]:
         number = int(token or 0)
-        return pages[number], str(number + 1) if number + 1 < len(pages) else None
+        return rows_of(str(number), sizes[number]), str(number + 1) if number + 1 < len(sizes) else None
 
-    assert len(all_pages(read)) == 3
+    times = count()
+    assert len(all_pages(read, lambda: next(times) * 0.017)) == 1001
