@@ -12,6 +12,7 @@ from pathlib import Path
 from tessera.errors import UNDECODABLE, InvalidInput
 
 __all__ = [
+    "BROKEN_DISK",
     "LARGEST_SPEC",
     "NOTHING_THERE",
     "UNREADABLE",
@@ -40,11 +41,10 @@ UNREADABLE = (OSError, *UNDECODABLE)
 """Errors of reading and decoding a file, whatever is in it."""
 NOTHING_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """Errors of reading the status of a path where nothing is; after any other there may be something."""
-_BROKEN_DISK = "replace the disk; the kernel's log names it"
+BROKEN_DISK = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN})
+"""Errors of a broken disk; the last two by ext4, XFS and Btrfs, for what they cannot have written."""
 _FIXES = {
-    errno.EIO: _BROKEN_DISK,
-    errno.EBADMSG: _BROKEN_DISK,  # by ext4, for a checksum of its own that is wrong
-    errno.EUCLEAN: _BROKEN_DISK,  # by ext4, XFS and Btrfs, for what they cannot have written
+    **dict.fromkeys(BROKEN_DISK, "replace the disk; the kernel's log names it"),
     errno.EROFS: "mount this disk writable again; the kernel's log says why it is read-only",
     errno.ENOSPC: "free space or inodes on this disk",
     errno.EDQUOT: "raise the quota of this folder",

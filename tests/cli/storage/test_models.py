@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +253,34 @@ def test_evict_removes_what_is_not_protected(top: Path) -> None:
     assert [each.name for each in (top / "versions").iterdir()] == [current]
     refused = run("evict", top, current)
     assert (refused.exit_code, "it is current: remove the folder, which has no other" in refused.stderr) == (5, True)
+
+
+def test_a_revision_whose_manifest_the_disk_does_not_give_is_evicted_by_its_name(
+    top: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current, other = (row["revision"] for row in document("list", top))
+    manifest = top / ".tessera" / "manifests" / f"{other}.json"
+
+    def failing(look: Callable[..., Any]) -> Callable[..., Any]:
+        def looked(path: Any, *more: Any, **others: Any) -> Any:
+            if str(path) == str(manifest):
+                raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG), str(path))
+            return look(path, *more, **others)
+
+        return looked
+
+    for name in ("lstat", "stat", "open", "unlink"):
+        monkeypatch.setattr(os, name, failing(getattr(os, name)))
+    for command in ("list", "verify"):
+        got = run(command, top)
+        want = f"error: {manifest}: Bad message: evict {other[:12]}, or replace the disk; the kernel's log names it\n"
+        assert (got.exit_code, got.stderr) == (4, want)
+    assert run("evict", top, current).exit_code == 5
+    got = run("evict", top, other[:20])
+    assert (got.exit_code, "Bad message" in got.stderr) == (4, True), "its manifest stays"
+    assert [each.name for each in (top / "versions").iterdir()] == [current]
+    assert document("list", top)[0]["revision"] == current, "what stays is no revision"
+    assert run("sync", source, top).exit_code == 0
 
 
 def test_a_revision_that_a_process_reads_stays(top: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from tessera.agent.nodefiles import BROKEN_DISK
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.mirror import sync_mirror
@@ -99,7 +100,7 @@ def sync_command(
     except PermissionError:
         raise  # as of every command
     except OSError as error:
-        passing = error.errno in {errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+        passing = error.errno in {*BROKEN_DISK, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
         fix = "sync again; if it persists, see the kernel's log" if passing else "name a folder to write to"
         raise TesseraError(str(error.filename or folder), found=error.strerror or str(error), hint=fix) from error
     finally:
@@ -182,12 +183,11 @@ def verify_command(folder: Path, revision: str, output: str) -> None:
 def evict_command(folder: Path, revision: str) -> None:
     """Remove a REVISION from DST. One that is current, pinned or read by a process stays."""
     opened = open_folder(folder)
-    opened.find(revision)  # before the lock is created in a foreign folder
+    opened.find(revision, unread=True)  # before the lock is created in a foreign folder
     with opened.locked():
-        name = opened.find(revision)
-        why = next(each.protected for each in opened.revisions() if each.revision == name)
-        if why:
-            fix = "evict another" if len(opened.names()) > 1 else "remove the folder, which has no other"
+        name = opened.find(revision, unread=True)
+        if why := opened.why_kept(name):
+            fix = "evict another" if len(opened.all_names()) > 1 else "remove the folder, which has no other"
             raise Conflict(f"{folder}: revision {name[:12]}", found=f"it is {why}", hint=fix)
         opened.evict(name)
 

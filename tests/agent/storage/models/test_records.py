@@ -14,7 +14,7 @@ from tessera.agent.storage.models import records as models_records
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.clients.store import MemoryStore
 from tessera.core.storage.models.verifications import Verification
-from tessera.errors import InvalidInput
+from tessera.errors import InvalidInput, Unavailable
 
 
 def test_pinned_revisions_stay(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_manifest_that_the_disk_does_not_give_costs_no_revision_and_stops_the_
     store.contents["a"] = b"3"
     with monkeypatch.context() as failing:
         failing.setattr(models_records, "read_regular", fail)
-        with pytest.raises(OSError, match=os.strerror(number)):
+        with pytest.raises((OSError, Unavailable), match=os.strerror(number)):
             ModelFolder(tmp_path).refuse_broken()
         if which == 1:
             with pytest.raises(OSError, match=os.strerror(number)):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.nodefiles import NOTHING_THERE, is_folder, is_regular, is_there, remove_any
+from tessera.agent.nodefiles import BROKEN_DISK, NOTHING_THERE, is_folder, is_regular, is_there, remove_any
 from tessera.agent.storage.models.chunkfiles import sync_file_system
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.inuse import revisions_in_use
@@ -32,7 +32,7 @@ from tessera.core.storage.models.paths import NOTES
 from tessera.core.storage.models.retention import RevisionOnDisk
 from tessera.core.storage.models.revisions import Manifest
 from tessera.core.storage.models.verifications import Verification
-from tessera.errors import Conflict, InvalidInput, TesseraError
+from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 
 __all__ = ["ModelFolder"]
 
@@ -128,6 +128,16 @@ class ModelFolder(SyncedFolder):
         """Return the revisions that are there, the most recently used first, without those whose manifest is broken."""
         return list(self.manifests())
 
+    def all_names(self) -> list[str]:
+        """Return the revisions that are there, also those whose manifest cannot be read."""
+        return list(self._all_manifests())
+
+    def why_kept(self, revision: str) -> str:
+        """Return why a revision must stay, whether its manifest can be read or not; empty where it may go."""
+        if revision == self.current():
+            return "current"
+        return "pinned" if self.records.is_pinned(revision) else revisions_in_use(self.versions).get(revision, "")
+
     def manifests(self) -> dict[str, Manifest]:
         """Return the manifests of the revisions on the disk, the most recently used first.
 
@@ -160,10 +170,14 @@ class ModelFolder(SyncedFolder):
 
         Raises:
             InvalidInput: a manifest is broken.
-            OSError: the disk does not tell of one.
+            Unavailable: the disk that should tell of one is broken.
+            OSError: it does not tell of one now.
 
         """
-        for each in self._all_manifests().values():
+        for name, each in self._all_manifests().items():
+            if isinstance(each, OSError) and each.errno in BROKEN_DISK:
+                fix = f"evict {name[:12]}, or replace the disk; the kernel's log names it"
+                raise Unavailable(str(each.filename), found=each.strerror or str(each), hint=fix) from each
             if not isinstance(each, Manifest):
                 raise each
 

@@ -143,16 +143,29 @@ class SyncedFolder(abc.ABC):
         finally:
             os.close(number)
 
-    def find(self, prefix: str) -> str:
+    def all_names(self) -> list[str]:
+        """Return the revisions that are there, also those whose manifest cannot be read."""
+        return self.names()
+
+    def why_kept(self, revision: str) -> str:
+        """Return why a revision must stay; empty where it may go."""
+        return next(each.protected for each in self.revisions() if each.revision == revision)
+
+    def find(self, prefix: str, *, unread: bool = False) -> str:
         """Return the revision whose name begins so; `current` is the current one.
+
+        Args:
+            prefix: the beginning of the name.
+            unread: whether revisions count whose manifest cannot be read.
 
         Raises:
             InvalidInput: none or several do.
 
         """
-        names = [self.current()] if prefix == "current" else [name for name in self.names() if name.startswith(prefix)]
+        there = self.all_names() if unread else self.names()
+        names = [self.current()] if prefix == "current" else [name for name in there if name.startswith(prefix)]
         if len(names) != 1 or not names[0]:
-            have = ", ".join(name[:12] for name in self.names())
+            have = ", ".join(name[:12] for name in there)
             found = (
                 "several revisions begin so" if names[1:] else "no revision begins so" if have else "it has no revision"
             )
