@@ -201,3 +201,34 @@ async def test_of_equal_pods_as_many_fail_as_have_no_gpu(node: Node, order: tupl
     assert [each.partition("Allocate cannot be answered: ")[2].partition(",")[0] for each in failed] == [
         "GPU 1: there is no such GPU"
     ]
+
+
+@pytest.mark.parametrize("how", ["envvar", "cdi-cri"])
+@pytest.mark.parametrize("units", [5, 12])
+async def test_a_pod_that_runs_is_admitted_again_for_its_init_container(
+    node: Node, how: ListStrategy, units: int
+) -> None:
+    """The kubelet allocates for the container that has ended, with units of the one that runs: its pod was ended."""
+    await node.offer((facts(0, "T4"), MEMORY), how=PluginOptions(list_strategies=(how,)))
+    node.assign("p", units, share(0, units << 10))
+    spec = node.pods["default", "p"]["spec"]
+    spec["initContainers"] = [{**spec["containers"][0], "name": "init"}]
+    node.pods["default", "p"] = node.watched["default", "p"] = signed(node.pods["default", "p"])
+    init, main = (Container(name=name, limits=((NEED, units),)) for name in ("init", "main"))
+    await node.kubelet.admit("default", "p", init)
+    (ids,) = {each.device_ids for each in await node.plugins.gate.view.allocated()}
+    await node.kubelet.create("default", "p", "init")
+    await node.kubelet.allocate("default", "p", main, ids)
+    await node.kubelet.create("default", "p", "main")
+    run(node, "p", pause=True, ends=False)
+    await node.plugins._clean_up()
+    for _ in range(2):
+        node.kubelet.lose_record()
+        await node.kubelet.admit("default", "p", init)
+        await node.plugins._clean_up()
+        assert node.plugins.gate.refusals.double_allocations() == ()
+    node.assign("q", GIB - units, share(0, GIB - units << 10))
+    await node.run("q", NEED, GIB - units)
+    node.assign("r", 1, share(0, 1 << 10))
+    with pytest.raises(Conflict):
+        await node.run("r", NEED, 1)

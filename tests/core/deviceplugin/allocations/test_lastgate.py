@@ -105,6 +105,38 @@ HELD: dict[str, tuple[GateObservation, bool, bool]] = {
 }
 
 
+# sentence: pod `a` runs with 12 GiB by units x and y. By the kubelet's record it has these; what `Allocate` names, whose
+# assignment it answers with, its memory in GiB if it names the devices; whether it is refused, on 15 GiB
+LOST_UNITS: dict[str, tuple[tuple[KubeletAllocation, ...], str, str, int, bool]] = {
+    "they are lost, and its init container is admitted again with some": ((), "yz", "a", 12, False),
+    "they are lost, and its init container is admitted again by CDI": ((), "yz", "a", 0, False),
+    "they are lost, and another is admitted that fits beside it": ((), "xy", "b", 3, False),
+    "they are lost, and another is admitted that does not fit": ((), "z", "b", 4, True),
+    "the kubelet has them, and gives one to another": ((recorded("a", "xy", resource=UNITS),), "yz", "b", 3, True),
+    "the kubelet has those of its init container alone": ((recorded("a", "v", "init", UNITS),), "yz", "b", 3, False),
+}
+
+
+@pytest.mark.parametrize("case", LOST_UNITS)
+def test_lost_units_of_a_container_that_runs_are_memory_alone(case: str) -> None:
+    has, ids, pod, gib, refused = LOST_UNITS[case]
+    pods = {"a": shown("init", "main", resource=UNITS), "b": shown(resource=UNITS)}
+    held = entry("a", "xy", amount(12 << 10), resource=UNITS)
+    answer = msgspec.structs.replace(entry("", ids, resource=UNITS), uses=amount(gib << 10) if gib else ())
+    container, order = ("init", 0) if pod == "a" else ("main", -1)
+    meant = AgentAllocation(
+        resource=UNITS, ids=(), uid=pod, pod=f"ns/{pod}", container=container, initial=pod == "a", order=order
+    )
+    held = msgspec.structs.replace(held, order=1)
+    verdict = admit((held,), answer, observation(pods, *has, running="a"), {DeviceId(GPU): 15 << 10}, meant)
+    assert (verdict.refused is not None) is refused
+    assert verdict.record == ((held,) if refused else (held, answer))
+    if verdict.refused is None:  # and if it is the other's in fact, it does not start
+        other = entry("b", ids, amount(12 << 10), resource=UNITS)
+        seen = observation(pods, recorded("b", ids, resource=UNITS), running="a")
+        assert start(verdict.record, other, seen, {DeviceId(GPU): 15 << 10}, ids=False).refused is not None
+
+
 @pytest.mark.parametrize("case", HELD)
 def test_who_has_a_device_is_in_the_way_as_long_as_it_may_use_it(case: str) -> None:
     evidence, allocate, starts = HELD[case]

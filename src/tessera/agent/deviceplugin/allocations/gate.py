@@ -23,8 +23,9 @@ from tessera.core.deviceplugin.allocations.agentallocations import (
     latest,
     replaces,
 )
-from tessera.core.deviceplugin.allocations.lastgate import GateDecision, GateObservation
+from tessera.core.deviceplugin.allocations.lastgate import GateDecision, GateObservation, GatePod, of_pod
 from tessera.core.deviceplugin.allocations.leftovers import DeviceProcess, leftovers
+from tessera.core.deviceplugin.allocations.matching import AssignedRequest
 from tessera.core.node.nodesharing import ListStrategy
 from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import Conflict, Unavailable
@@ -73,6 +74,7 @@ class Gate:
         uses: tuple[AllocatedDevice, ...] = (),
         strategies: tuple[ListStrategy, ...] = (),
         indices: tuple[str, ...] = (),
+        meant: AssignedRequest | None = None,
     ) -> None:
         """Record the allocation that `Allocate` is about to return, or refuse it.
 
@@ -82,6 +84,7 @@ class Gate:
             uses: the devices that the answer names.
             strategies: how it names them.
             indices: the driver's indices of the devices, where it names them by these.
+            meant: the request whose shares the answer has (`lastgate.admit`).
 
         Raises:
             Conflict: a living pod has one of the devices, or an overlapping one.
@@ -102,9 +105,24 @@ class Gate:
         # 1. Count it from now on: observing pods takes time.
         with self.record.admitting(new):
             # 2. Observe the conflicting pods.
-            observed = await self._observe_rivals(new, ids=True, admitting=True)
+            own = None if meant is None else self._container_of(meant)
+            observed = await self._observe_rivals(new if own is None else of_pod(new, own), ids=True, admitting=True)
             # 3. Decide, and write the record.
-            self._follow(lastgate.admit(self.record.entries, new, observed, self._capacity()), new)
+            verdict = lastgate.admit(self.record.entries, new, observed, self._capacity(), own)
+            self._follow(verdict, new)
+
+    def _container_of(self, request: AssignedRequest) -> AgentAllocation:
+        """Return the container of a request as the record names it, without devices."""
+        key, pod = request.key, self._observer.pods({request.uid}).get(request.uid, GatePod(name=""))
+        return AgentAllocation(
+            resource=key.resource,
+            ids=(),
+            uid=request.uid,
+            pod=f"{key.namespace}/{key.pod}",
+            container=key.container,
+            initial=request.initial,
+            order=pod.place(key.container),
+        )
 
     async def holder(self, resource: str, ids: Iterable[str]) -> AgentAllocation:
         """Return the container that `PreStartContainer` is called for with these ids, without what it uses.

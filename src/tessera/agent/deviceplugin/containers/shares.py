@@ -138,7 +138,7 @@ class ShareAllocator:
             request = await self._pick((resource, frozenset(ids)), fixed=injection.fixed_at_allocate)
             # 2. Record the allocation, or refuse it; with CDI its devices are decided in `pre_start`.
             uses = self._maker.uses(request.shares) if injection.fixed_at_allocate else ()
-            await self._gate.admit(resource, ids, uses, injection.strategies)
+            await self._gate.admit(resource, ids, uses, injection.strategies, meant=request)
             # 3. Without CDI the answer names the devices, so they must exist now.
             answer = Answer(
                 ids=frozenset(ids),

@@ -22,6 +22,7 @@ from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllo
 from tessera.core.deviceplugin.offers.advertise import PluginDevice
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.workload.need import Isolation
+from tessera.core.workload.resources import SHARE_RESOURCES
 
 __all__ = [
     "GateDecision",
@@ -96,6 +97,10 @@ class GateObservation(msgspec.Struct, frozen=True, kw_only=True):
             for each in self.recorded
         )
 
+    def lists(self, entry: AgentAllocation) -> bool:
+        """Return whether the kubelet's record has the container of an entry, with whatever ids."""
+        return any((each.uid, each.container, each.resource) == entry.container_key for each in self.recorded)
+
     def has_recorded(self, entry: AgentAllocation) -> bool:
         """Return whether the kubelet's record has an allocation, at least in part."""
         return any(
@@ -119,16 +124,29 @@ def admit(
     new: AgentAllocation,
     observed: GateObservation,
     capacity_mib: Mapping[DeviceId, int],
+    meant: AgentAllocation | None = None,
 ) -> GateDecision:
     """Return whether `Allocate` may allocate devices to some pod.
 
     The kubelet calls it only when it has released a device, has forgotten it, or gives a pod's later container what its
     init container had. A terminating pod may keep its processes for a moment; `start` waits for them.
+
+    Args:
+        record: the allocations.
+        new: the answer.
+        observed: the pods.
+        capacity_mib: as in `allocations.clashes`.
+        meant: with units the container whose assignment is answered with: nothing of its pod is in the way. If they are
+            another's in fact, `start` counts by whose they are.
+
     """
-    record, rivals = _with_names(record, new, observed, capacity_mib, ids=True)
+    own = new if meant is None else of_pod(new, meant)
+    record, _ = _with_names(record, own, observed, capacity_mib, ids=True)
+    counted = record if meant is None else tuple(_without_lost_units(each, observed) for each in record)
+    rivals = [each.other for each in clashes(counted, own, capacity_mib, ids=True)]
     free = [each for each in rivals if each is not None and not _blocks_allocate(each, observed)]
-    left = [each for each in record if each not in free]
-    clash = next(clashes(left, new, capacity_mib, ids=True), None) if rivals else None
+    left = [each for each in counted if each not in free]
+    clash = next(clashes(left, own, capacity_mib, ids=True), None) if rivals else None
     if clash is not None:
         return GateDecision(record=record, refused=clash)
     return GateDecision(record=put((each for each in record if each.uid or each not in free), new))
@@ -228,6 +246,15 @@ def _blocks_allocate(other: AgentAllocation, observed: GateObservation) -> bool:
     if not other.uid or observed.ending(other.uid) or _is_being_admitted(other, observed):
         return False
     return observed.has_recorded(other) or observed.runs(other.uid)
+
+
+def _without_lost_units(entry: AgentAllocation, observed: GateObservation) -> AgentAllocation:
+    """Return a container's entry, without ids if the kubelet has lost them while it runs.
+
+    It never starts with them again, and they stand for no device: what it uses counts.
+    """
+    lost = bool(entry.uid) and entry.resource in SHARE_RESOURCES and not observed.lists(entry)
+    return msgspec.structs.replace(entry, ids=()) if lost else entry
 
 
 def _is_being_admitted(other: AgentAllocation, observed: GateObservation) -> bool:
