@@ -21,12 +21,18 @@ def versioned(name: str, version: int = 1) -> Object:
     return pod(name, metadata={"resourceVersion": str(version)})
 
 
-def view(folder: Path, watched: Sequence[Object] = (), lists: Callable[[], Listing] | None = None) -> PodsView:
+def view(
+    folder: Path,
+    watched: Sequence[Object] = (),
+    lists: Callable[[], Listing] | None = None,
+    node: Object | None = None,
+) -> PodsView:
     async def relist() -> Listing:
         return lists() if lists else Listing(objects=(), resource_version="1")
 
     resources = PodResources(folder / "pod-resources.sock")
-    return PodsView(ListedPods(lambda: watched, relist), DeviceCheckpoint(folder), resources, proc=folder / "proc")
+    bound = ListedPods(lambda: watched, relist, lambda: node or {})
+    return PodsView(bound, DeviceCheckpoint(folder), resources, proc=folder / "proc")
 
 
 def names(seen: PodsView) -> list[str]:
@@ -246,6 +252,20 @@ async def test_a_process_named_pause_is_none_of_a_container_only_if_it_was_certa
         (tmp_path / f"proc/{number}/comm").write_text("pause\n")
         (tmp_path / f"proc/{number}/stat").write_text(text)
     got = view(tmp_path, (of_containers(runtime),)).running_containers({(UID, "main")})
+    assert got == ({(UID, "main")} if may_run else set())
+
+
+@pytest.mark.parametrize(("runtime", "may_run"), [("containerd://2.1.4", False), ("cri-o://1.34", True), ("", True)])
+async def test_while_its_image_is_pulled_a_pod_has_the_process_of_its_namespaces_alone(
+    tmp_path: Path, runtime: str, *, may_run: bool
+) -> None:
+    """No container was created, so that the status does not say which runtime it is; the Node does."""
+    own = {**of_containers(runtime), "status": {"phase": "Pending"}}
+    run(tmp_path, 10, f"kubepods/pod{UID}/{10:064x}")
+    (tmp_path / "proc/10/comm").write_text("pause\n")
+    (tmp_path / "proc/10/stat").write_text(stat(10, "pause", start=1))
+    node = {"status": {"nodeInfo": {"containerRuntimeVersion": runtime}}}
+    got = view(tmp_path, (own,), node=node).running_containers({(UID, "main")})
     assert got == ({(UID, "main")} if may_run else set())
 
 

@@ -99,7 +99,10 @@ RUNTIMES: dict[str, tuple[object, str]] = {
 @pytest.mark.parametrize("case", RUNTIMES)
 def test_the_runtime_is_that_which_created_a_container(case: str) -> None:
     status, want = RUNTIMES[case]
-    assert runtime_of({"status": status}) == want
+    assert runtime_of({"status": status}, {}) == want
+    node = {"status": {"nodeInfo": {"containerRuntimeVersion": "crun://1"}}}
+    assert runtime_of({"status": status}, node) == (want or "crun"), "before, it is that of the node"
+    assert runtime_of({"status": status}, {"status": {"nodeInfo": {}}}) == want
 
 
 LEFT_OUT: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {

@@ -321,7 +321,8 @@ class PodsView:
 
     def _holds_namespaces(self, uid: str, process: Path, of_pod: Iterable[Path]) -> bool:
         """Return whether a process is certainly none of a container: it started before all others of its pod."""
-        if _text(process / "comm").strip() != _PAUSE or runtime_of(self.find(uid) or {}) not in _STARTING_PAUSE:
+        runtime = runtime_of(self.find(uid) or {}, self._bound.node())
+        if _text(process / "comm").strip() != _PAUSE or runtime not in _STARTING_PAUSE:
             return False
         start = _started(process)
         return start > 0 and all(start < _started(other) for other in of_pod if other != process)

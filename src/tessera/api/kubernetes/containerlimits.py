@@ -86,12 +86,20 @@ def container_ids(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield name, str(each.get("name") or "")
 
 
-def runtime_of(pod: Mapping[str, Any]) -> str:
-    """Return the runtime that created a pod's containers: of `containerd://ID` `containerd`; empty if none did."""
+def runtime_of(pod: Mapping[str, Any], node: Mapping[str, Any]) -> str:
+    """Return the runtime of a pod's containers: of `containerd://ID` `containerd`; empty if unknown.
+
+    Args:
+        pod: its status tells, once a container was created.
+        node: its Node object, which tells before that, as while an image is pulled; empty if there is none.
+
+    """
     status = pod.get("status") or {}
     found = (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ()))
     ids = (str(each.get("containerID") or "").partition("://") for each in found)
-    return next((runtime for runtime, _, name in ids if name), "")
+    info = (node.get("status") or {}).get("nodeInfo") or {}
+    usual = str(info.get("containerRuntimeVersion") or "").partition("://")[0]
+    return next((runtime for runtime, _, name in ids if name), usual)
 
 
 def holds_devices(pod: Mapping[str, Any]) -> bool:

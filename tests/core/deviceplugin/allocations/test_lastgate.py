@@ -105,8 +105,8 @@ HELD: dict[str, tuple[GateObservation, bool, bool]] = {
 }
 
 
-# sentence: pod `a` runs with 12 GiB by units x and y. By the kubelet's record it has these; what `Allocate` names, whose
-# assignment it answers with, its memory in GiB if it names the devices; whether it is refused, on 15 GiB
+# sentence: pod `a` runs with 12 GiB by units x and y. By the kubelet's record it has these; what `Allocate` names,
+# whose assignment it answers with, its memory in GiB if it names the devices; whether it is refused, on 15 GiB
 LOST_UNITS: dict[str, tuple[tuple[KubeletAllocation, ...], str, str, int, bool]] = {
     "they are lost, and its init container is admitted again with some": ((), "yz", "a", 12, False),
     "they are lost, and its init container is admitted again by CDI": ((), "yz", "a", 0, False),
