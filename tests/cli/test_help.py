@@ -1,6 +1,7 @@
 """The help of every command: whole sentences, lines that fit 80 columns, an example, words of the field."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -44,6 +45,13 @@ def test_help_fits_a_terminal_of_80_columns(path: tuple[str, ...]) -> None:
 def test_no_sentence_of_help_is_cut(path: tuple[str, ...]) -> None:
     """A list of commands says in full what each does."""
     assert [line for line in help_of(path)[1:] if line.rstrip().endswith("...")] == []
+
+
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_a_value_is_named_by_what_it_is_and_its_bounds_are_read_as_words(path: tuple[str, ...]) -> None:
+    """`--gpus COUNT`, and no name of a type in click: `INTEGER RANGE`, `1<=x<=2147483647`."""
+    names = re.compile(r"^  -\S+ .*\b(TEXT|INTEGER|FLOAT|RANGE|DIRECTORY)\b|<=?x|x[<>]")
+    assert [line for line in help_of(path) if names.search(line)] == []
 
 
 @pytest.mark.parametrize("path", [path for path in PATHS.values() if path], ids=filter(None, PATHS))

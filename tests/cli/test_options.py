@@ -4,14 +4,36 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from tessera.cli import COMMANDS, main
-from tessera.cli.options import Number, Seconds, output_option, write_output, write_outputs
+from tessera.cli.options import Number, Port, Seconds, WholeNumber, output_option, write_output, write_outputs
 from tessera.errors import InvalidInput
+
+BOUNDS: dict[str, tuple[click.ParamType[Any], str]] = {
+    "both": (WholeNumber(1, 100), "--given N  [1 to 100]"),
+    "the least": (WholeNumber(1), "--given N  [at least 1]"),
+    "the least, and what a number's format can hold": (WholeNumber(1, (1 << 31) - 1), "--given N  [at least 1]"),
+    "none below 0": (WholeNumber(0, 1 << 31), "--given N"),
+    "those of a format": (WholeNumber(-(1 << 31), (1 << 31) - 1), "--given N"),
+    "a port": (Port(1), "--given PORT  [1 to 65535]"),
+    "any time": (Seconds(), "--given SECONDS  [more than 0]"),
+    "a time": (Seconds(0.1, 31_536_000), "--given SECONDS  [at least 0.1]"),
+    "open below": (Number(0, 100, min_open=True), "--given NUMBER  [more than 0, at most 100]"),
+    "open above": (Number(0, 100, max_open=True), "--given NUMBER  [less than 100]"),
+}
+
+
+@pytest.mark.parametrize("case", BOUNDS)
+def test_help_names_a_number_and_the_bounds_that_say_something(case: str) -> None:
+    kind, want = BOUNDS[case]
+    command = click.Command("it", params=[click.Option(["--given"], type=kind)])
+    (line,) = (each for each in CliRunner().invoke(command, ["--help"]).output.splitlines() if "--given" in each)
+    assert line.strip() == want
 
 
 def test_a_file_is_written_whole_and_nothing_else_is_left(tmp_path: Path) -> None:

@@ -7,9 +7,14 @@ from typing import Any
 import pytest
 
 from tessera.api.kubernetes.jobs import JobRequest, job_object, job_selection
+from tessera.cli.work.submit.ownsecret import create_job
 from tessera.clients.kube import JOBS, PODS, MemoryKube, Object, uid_of
 
 RUNS = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
+
+_NOT_STARTED = {"exitCode": 128, "reason": "StartError", "message": 'exec: "python3": not found in $PATH'}
+NO_PYTHON = {"phase": "Failed", "containerStatuses": [{"name": "main", "state": {"terminated": _NOT_STARTED}}]}
+"""The image has no such program."""
 
 
 class SubmittedJob:
@@ -26,6 +31,11 @@ class SubmittedJob:
     async def submit(self, queue: str = "") -> str:
         job = job_object(JobRequest(name="j", namespace="ns", image="a", queue=queue))
         return uid_of(await self.kube.create(JOBS, job))
+
+    async def submit_notebook(self) -> None:
+        """Submit it as a notebook whose token is `opens`."""
+        asked = JobRequest(name="j", namespace="ns", image="a", own_secret="j-own", notebook=True)
+        await create_job(self.kube, asked, {"token": b"opens"})
 
     async def pod(
         self, status: Mapping[str, Any], node: str = "", *, name: str = "j-1", containers: tuple[str, ...] = ("main",)
@@ -52,6 +62,15 @@ class SubmittedJob:
     async def counts(self, status: Mapping[str, Any]) -> None:
         """Give the Job a status, as its controller does."""
         await self.kube.patch(JOBS, "j", {"status": status}, namespace="ns", subresource="status")
+
+    async def is_preempted(self, capture: pytest.CaptureFixture[str]) -> None:
+        """Let a queue suspend it while it is followed, and admit it again: its second pod is `j-2`."""
+        await self.suspend()
+        await self.ends(0)  # on SIGTERM
+        await said(capture, "j: Queued")
+        await self.kube.delete(PODS, "j-1", namespace="ns")
+        await self.suspend(suspended=False)
+        await self.pod(RUNS, "n", name="j-2")
 
     async def ends(self, code: int, *, name: str = "j-1") -> None:
         state = {"terminated": {"exitCode": code}}

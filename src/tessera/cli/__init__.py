@@ -28,7 +28,7 @@ COMMANDS: dict[str, str] = {
     "notebook": "Open JupyterLab on part of a GPU: submit a Job, and forward it to an address of this machine.",
     "environments": "List the environments of `tessera run` and `notebook`: images by name, and their contents.",
     "jobs": "List the Jobs of `tessera run`, `notebook` and `render --job`: status, parts done, and why pending.",
-    "attach": "Follow Job NAME: why it is pending, its log from the start or the address of its notebook, its end.",
+    "attach": "Follow Job NAME: why it is pending, its log or the address of its notebook, its end.",
     "logs": "Print the output of Job NAME so far; `tessera attach` follows it.",
     "stop": "Delete the Jobs NAME with their pods and logs.",
     "defrag": "Find the fewest running pods to move so that pending pods fit; move them with --execute.",
@@ -112,7 +112,6 @@ Shell completion: eval "$(tessera completion bash)", or zsh, fish.
 
 
 _OUT_OF_RANGE = re.compile(r"(.*) is not in the range .*")
-_NO_NUMBER = re.compile(r" is not a valid (integer|float|integer range|float range|number|seconds)$")
 _LONG_WORD = re.compile(r"([^\s']{64})[^\s']+")
 
 
@@ -270,9 +269,11 @@ def _value_refused(error: click.ClickException) -> str:
         least = f"{'more than' if kind.min_open else 'at least'} {kind.min:.15g}" if kind.min is not None else ""
         most = f"{'less than' if kind.max_open else 'at most'} {kind.max:.15g}" if kind.max is not None else ""
         text = f"{found[1]} is not {' and '.join(filter(None, (least, most)))}"
-    number = "whole number" if isinstance(kind, click.types.IntParamType) else "number"
+    value, no_number, _ = text.rpartition(" is not a valid ")
+    if no_number and isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
+        text = f"{value} is not a {'whole number' if isinstance(kind, click.types.IntParamType) else 'number'}"
     name = max(error.param.opts, key=len) if isinstance(error.param, click.Option) else error.param.human_readable_name
-    return f"{name}: {_NO_NUMBER.sub(f' is not a {number}', text)}"
+    return f"{name}: {text}"
 
 
 def _let_go_of_output() -> None:

@@ -43,21 +43,21 @@ namespace_option = click.option(
 """Adds the option of `namespace_of`."""
 
 
-def namespace_of(place: ClusterSource, named: str) -> str:
+def namespace_of(cluster: ClusterSource, named: str) -> str:
     """Return the namespace: the named one, else that of the kubeconfig's context.
 
     Raises:
         InvalidInput: none is named, and there is no valid kubeconfig.
 
     """
-    return named or find_access(place.kubeconfig, place.context).namespace
+    return named or find_access(cluster.kubeconfig, cluster.context).namespace
 
 
-def connected(place: ClusterSource) -> HttpKube:
+def connected(cluster: ClusterSource) -> HttpKube:
     """Return a client of the cluster's API, as a context manager.
 
     Raises:
         InvalidInput: there is no valid kubeconfig.
 
     """
-    return HttpKube.connect(place.kubeconfig, place.context)
+    return HttpKube.connect(cluster.kubeconfig, cluster.context)

@@ -44,7 +44,7 @@ _OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
         "specification of the driver is: /home/kubernetes/bin/nvidia on GKE.",
     },
     "mps-dir": {"type": _FILE, "default": _MPS.root, "help": "Folder for pipes and logs of MPS daemons."},
-    "mps-control": {"default": _MPS.program, "help": "MPS control program."},
+    "mps-control": {"default": _MPS.program, "metavar": "PROGRAM", "help": "MPS control program."},
 }
 
 

@@ -19,7 +19,9 @@ __all__ = [
     "CommandGroup",
     "FilledOption",
     "Number",
+    "Port",
     "Seconds",
+    "WholeNumber",
     "check_output",
     "check_outputs",
     "health_option",
@@ -37,6 +39,8 @@ _Command = TypeVar("_Command", bound=Callable[..., object])
 
 _WHOLE = 1000
 """Longest sentence that is not cut."""
+_NO_BOUND = 1e6
+"""From here on a bound is that of a number's format, or of what a computer can hold, and help does not name it."""
 
 
 class CommandGroup(click.Group):
@@ -67,10 +71,31 @@ class FilledOption(click.Option):
         return value, source
 
 
+class WholeNumber(click.IntRange):
+    """A whole number between bounds; the type of every option that is one."""
+
+    name = "N"
+
+    def _describe_range(self) -> str:
+        return _bounds(self)
+
+
+class Port(WholeNumber):
+    """A TCP port; 0 for any free one, or as the option says."""
+
+    name = "port"
+
+    def __init__(self, least: int = 0) -> None:
+        super().__init__(least, 65_535)
+
+
 class Number(click.FloatRange):
     """A finite number between bounds."""
 
     name = "number"
+
+    def _describe_range(self) -> str:
+        return _bounds(self)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number, or fail as click does."""
@@ -93,6 +118,17 @@ class Seconds(Number):
 
     def __init__(self, least: float | None = None, most: float | None = None) -> None:
         super().__init__(min=least or 0, max=most, min_open=least is None)
+
+
+def _bounds(kind: click.IntRange | click.FloatRange) -> str:
+    """Return the bounds of a number as help names them; empty where they say nothing."""
+    least = kind.min if kind.min is not None and abs(kind.min) < _NO_BOUND else None
+    most = kind.max if kind.max is not None and kind.max < _NO_BOUND else None
+    if least is not None and most is not None and not (kind.min_open or kind.max_open):
+        return f"{least:g} to {most:g}"
+    from_least = f"{'more than' if kind.min_open else 'at least'} {least:g}" if least or kind.min_open else ""
+    to_most = f"{'less than' if kind.max_open else 'at most'} {most:g}" if most is not None else ""
+    return ", ".join(filter(None, (from_least, to_most)))
 
 
 def refuse_beside(option: str, other: str) -> None:
@@ -150,7 +186,7 @@ kubeconfig_option = click.option(
 
 
 health_option = click.option(
-    "--health-port", type=click.IntRange(0, 65535), help="Port that answers GET /healthz and /readyz.  [default: none]"
+    "--health-port", type=Port(), help="Port that answers GET /healthz and /readyz.  [default: none]"
 )
 """Adds `--health-port` to a command that runs in a pod."""
 

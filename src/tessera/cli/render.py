@@ -6,7 +6,7 @@ from tessera._planning import read_documents
 from tessera.api import documents
 from tessera.api.fields import Field
 from tessera.api.tessera.v1alpha1.modelservers import KIND, read_model_server
-from tessera.cli.options import output_option, refuse_without, write_output
+from tessera.cli.options import WholeNumber, output_option, refuse_without, write_output
 from tessera.cli.printing import print_document
 from tessera.core.serving.modelserver import ModelServer
 from tessera.core.serving.render import job as job_object
@@ -29,11 +29,9 @@ Examples:
 @click.option("-f", "--filename", multiple=True, required=True, metavar="PATH", help="ModelServers; - is stdin.")
 @click.option("--prometheus", default="", metavar="URL", help="Prometheus that KEDA queries.")
 @click.option("--job", is_flag=True, help="A Job that runs COMMAND on the server's image, model and part of a GPU.")
+@click.option("--parallelism", type=WholeNumber(1, 100_000), help="Pods of the Job at once.  [default: replicas.max]")
 @click.option(
-    "--parallelism", type=click.IntRange(1, 100_000), help="Pods of the Job at once.  [default: replicas.max]"
-)
-@click.option(
-    "--completions", type=click.IntRange(1, 1_000_000), help="Parts of the Job's work.  [default: --parallelism]"
+    "--completions", type=WholeNumber(1, 1_000_000), help="Parts of the Job's work.  [default: --parallelism]"
 )
 @click.argument("command", nargs=-1)
 @output_option(formats=("yaml", "json"))

@@ -12,7 +12,7 @@ from tessera._planning import read_bytes
 from tessera.api import documents
 from tessera.api.huggingface.modelconfigs import WEIGHT_BYTES, ModelConfig, read_config, read_index
 from tessera.cli.completion import complete_models
-from tessera.cli.options import Number, output_option
+from tessera.cli.options import Number, WholeNumber, output_option
 from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
 from tessera.core.gpu.gpumodels import model
 from tessera.core.serving.modelmemory import stored_bytes
@@ -45,12 +45,10 @@ _KV_BYTES: Final = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
     "--dtype", type=click.Choice(sorted(WEIGHT_BYTES)), help="Data type of the weights.  [default: from MODEL]"
 )
 @click.option("--kv-dtype", type=click.Choice(sorted(_KV_BYTES)), default="bf16", show_default=True, help="KV cache.")
-@click.option(
-    "--context", type=click.IntRange(1, 1 << 24), help="Tokens of a sequence.  [default: 8192, or the model's]"
-)
-@click.option("--layers", type=click.IntRange(1, 4096), help="Layers, where there is no MODEL.")
-@click.option("--kv-heads", type=click.IntRange(1, 4096), help="Heads of keys and values, where there is no MODEL.")
-@click.option("--head-dim", type=click.IntRange(1, 65_536), help="Width of a head, where there is no MODEL.")
+@click.option("--context", type=WholeNumber(1, 1 << 24), help="Tokens of a sequence.  [default: 8192, or the model's]")
+@click.option("--layers", type=WholeNumber(1, 4096), help="Layers, where there is no MODEL.")
+@click.option("--kv-heads", type=WholeNumber(1, 4096), help="Heads of keys and values, where there is no MODEL.")
+@click.option("--head-dim", type=WholeNumber(1, 65_536), help="Width of a head, where there is no MODEL.")
 @click.option(
     "--utilization",
     type=Number(0.01, 1),

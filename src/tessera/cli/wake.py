@@ -39,8 +39,8 @@ def wake(name: tuple[str, ...], namespace: str, kubeconfig: Path | None, context
     asyncio.run(_wake(ClusterSource(kubeconfig=kubeconfig, context=context), name, namespace))
 
 
-async def _wake(place: ClusterSource, names: tuple[str, ...], namespace: str) -> None:
-    async with connected(place) as kube:
+async def _wake(cluster: ClusterSource, names: tuple[str, ...], namespace: str) -> None:
+    async with connected(cluster) as kube:
         for each in names:
             click.echo(await wake_server(kube, each, namespace, dt.datetime.now(dt.UTC)))
 

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from tessera.api.kubernetes.jobs import (
     BEGUN,
     BY_RUN,
     JobRequest,
+    WorkRequest,
     job_object,
     job_selection,
     own_secret,
@@ -51,6 +53,12 @@ def test_a_job_is_one_pod_that_is_never_started_again() -> None:
     assert container["resources"] == {"limits": {"tessera.dev/gpu-memory": "10", "cpu": "2"}}
     secret = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "key"}}}
     assert container["env"] == [{"name": "A", "value": "1"}, secret]
+
+
+def test_work_is_the_same_in_every_image() -> None:
+    named = {name: getattr(ASKED, name) for name in WorkRequest.__struct_fields__}
+    assert WorkRequest(**named).in_image("busybox:1") == ASKED
+    assert ASKED.in_image("other") == msgspec.structs.replace(ASKED, image="other")
 
 
 @given(st.text("$()AB{ ", max_size=12))

@@ -10,7 +10,7 @@ import pytest
 from builders.modelservers import server
 from harness.commandline import called, running
 from harness.kubeapi import KubeApi, serving
-from harness.submittedjob import SubmittedJob
+from harness.submittedjob import NO_PYTHON, SubmittedJob
 from tessera.api.kubernetes.jobs import JobRequest, job_object
 from tessera.clients.kube import JOBS
 from tessera.core.serving.render import job
@@ -50,14 +50,13 @@ async def test_jobs_are_listed_and_logs_printed_and_an_ended_one_is_attached_to(
 
 NO_TAR = {"name": "unpack-code", "state": {"terminated": {"exitCode": 128, "message": "no tar in $PATH"}}}
 INITIALIZING = {"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}
-NO_PYTHON = {"exitCode": 128, "reason": "StartError", "message": 'exec: "python3": not found in $PATH'}
 NEVER_RAN: dict[str, tuple[dict[str, Any], str]] = {
     "its code was not unpacked": (
         {"initContainerStatuses": [NO_TAR], "containerStatuses": [INITIALIZING]},
         "its code was not unpacked, which needs tar and gzip in the image: no tar in $PATH",
     ),
     "a program that is not in the image": (
-        {"containerStatuses": [{"name": "main", "state": {"terminated": NO_PYTHON}}]},
+        NO_PYTHON,
         'its command did not start: exec: "python3": not found in $PATH',
     ),
 }

@@ -19,12 +19,10 @@ from click.testing import CliRunner
 from harness.browser import browser, find_browser
 from harness.jupyterlab import NEW, OLDEST, jupyterlab, kernel
 from harness.submittedjob import RUNS, SubmittedJob, said
-from tessera.api.kubernetes.jobs import JobRequest
 from tessera.api.kubernetes.notebooks import notebook_command
 from tessera.cli import main
 from tessera.cli.work.follow.forwarding import follow_notebook
 from tessera.cli.work.notebook import jupyterlab_program
-from tessera.cli.work.submit.ownsecret import create_job
 
 
 def test_a_notebook_is_a_job_with_a_secret_of_its_own() -> None:
@@ -199,8 +197,7 @@ async def test_jupyterlab_itself_opens_with_its_token_alone_runs_code_and_ends_w
 ) -> None:
     """The idle time is 10 s here; a browser's connection to the kernel stays open all the while."""
     one = SubmittedJob()
-    asked = JobRequest(name="j", namespace="ns", image="a", own_secret="j-own", notebook=True)
-    await create_job(one.kube, asked, {"token": b"opens"})
+    await one.submit_notebook()
     await one.pod(RUNS, "n")
     async with jupyterlab_at(tmp_path, 10) as (process, address):
         one.kube.listening[("ns", "j-1"), 8888] = ("127.0.0.1", int(address.rpartition(":")[2]))

@@ -22,6 +22,7 @@ __all__ = [
     "OF_JOB",
     "QUEUE_LABEL",
     "JobRequest",
+    "WorkRequest",
     "job_object",
     "job_selection",
     "own_secret",
@@ -63,14 +64,13 @@ _GPU_TOLERATION: Final = {"key": GPU_RESOURCE, "operator": "Exists", "effect": "
 clusters that have that admission plugin."""
 
 
-class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The work to run."""
+class WorkRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The work to run, in an image that is chosen later."""
 
     name: str = ""
     """Empty to let the API server generate one from `prefix`."""
     prefix: str = "run-"
     namespace: str
-    image: str
     command: tuple[str, ...] = ()
     """Empty for the image's own."""
     limits: Mapping[str, str] = {}
@@ -98,6 +98,16 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its command is a notebook's."""
     user: int = 0
     """User id of its processes; 0 for the image's own user."""
+
+    def in_image(self, image: str) -> "JobRequest":
+        """Return the same work in an image."""
+        return JobRequest(image=image, **{name: getattr(self, name) for name in WorkRequest.__struct_fields__})
+
+
+class JobRequest(WorkRequest, frozen=True, kw_only=True):
+    """The work to run, with its image."""
+
+    image: str
 
 
 def job_object(requested: JobRequest) -> dict[str, Any]:
@@ -212,7 +222,7 @@ def _with_code(requested: JobRequest, pod: dict[str, Any]) -> None:
     pod["volumes"] = [*bring, *pod.get("volumes", ())]
 
 
-def own_secret(requested: JobRequest, files: Mapping[str, bytes], *, begun: bool = False) -> dict[str, Any]:
+def own_secret(requested: WorkRequest, files: Mapping[str, bytes], *, begun: bool = False) -> dict[str, Any]:
     """Return the Secret of a Job with these files; labeled as begun until `owned_by`, if the submission has begun."""
     labels = dict(BEGUN if begun else BY_RUN)
     metadata: dict[str, Any] = {"name": requested.own_secret, "namespace": requested.namespace, "labels": labels}

@@ -20,7 +20,7 @@ from tessera.cli.clusteraccess import ClusterSource, connected
 from tessera.cli.defrag.moving import MoveRunner, observe
 from tessera.cli.defrag.tables import parts
 from tessera.cli.livecluster import cluster_options, place_of, read_file
-from tessera.cli.options import Seconds, output_option, refuse_beside, refuse_without
+from tessera.cli.options import Seconds, WholeNumber, output_option, refuse_beside, refuse_without
 from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.cli.progress import progress_bar
 from tessera.clients.kube import Kube
@@ -80,15 +80,15 @@ class _Outcome(msgspec.Struct, frozen=True):
     "--isolation", type=click.Choice([each.value for each in Isolation]), help="With --resource: weakest isolation."
 )
 @click.option(
-    "--count", type=click.IntRange(1, 100), default=1, show_default=True, help="With --resource: number of pods."
+    "--count", type=WholeNumber(1, 100), default=1, show_default=True, help="With --resource: number of pods."
 )
 @click.option(
     "--priority",
-    type=click.IntRange(-(1 << 31), (1 << 31) - 1),
+    type=WholeNumber(-(1 << 31), (1 << 31) - 1),
     help="Do not move pods of higher priority.  [default: priority of the pending pod; 0 with --resource]",
 )
 @click.option(
-    "--max-moves", type=click.IntRange(0, 1000), default=MOST_MOVES, show_default=True, help="Most pods to move."
+    "--max-moves", type=WholeNumber(0, 1000), default=MOST_MOVES, show_default=True, help="Most pods to move."
 )
 @click.option("--dry-run", is_flag=True, help="Only show the moves, as without --execute.")
 @click.option("--execute", is_flag=True, help="Make the moves: evict one pod at a time.")

@@ -19,7 +19,7 @@ from tessera.agent.storage.modelcache.peers import PeerService
 from tessera.agent.storage.modelcache.rechecks import DEFAULT_BYTES_PER_S
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.cli.nodeoptions import node_options
-from tessera.cli.options import Number, Seconds, health_option, kubeconfig_option
+from tessera.cli.options import Number, Seconds, WholeNumber, health_option, kubeconfig_option
 from tessera.cli.processes.logoptions import log_options
 from tessera.cli.processes.metricsoptions import metrics_options, metrics_port
 from tessera.cli.processes.peeroptions import peer_options, peer_service
@@ -95,7 +95,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--model-dir", type=_FILE, default=_MODELS, show_default=True, help="The host's folder for ModelCaches.")
 @click.option(
     "--model-disk-percent",
-    type=click.IntRange(1, 99),
+    type=WholeNumber(1, 99),
     default=85,
     show_default=True,
     help="How full models may make their disk. The kubelet evicts pods from 85 % on, where it is its own.",

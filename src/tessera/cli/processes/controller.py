@@ -47,7 +47,9 @@ _SETTINGS = ControllerSettings(identity="")
 
 @click.command(epilog=_EPILOG)
 @kubeconfig_option
-@click.option("--namespace", default=_SETTINGS.namespace, show_default=True, help="Namespace of the Lease.")
+@click.option(
+    "--namespace", default=_SETTINGS.namespace, show_default=True, metavar="NAME", help="Namespace of the Lease."
+)
 @click.option("--lease", default=_SETTINGS.lease, show_default=True, metavar="NAME", help="Lease for leader election.")
 @click.option("--name", metavar="NAME", help="Identity in the Lease.  [default: host name]")
 @click.option(

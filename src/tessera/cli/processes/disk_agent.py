@@ -8,7 +8,7 @@ from typing import Unpack
 import click
 
 from tessera.agent.storage.disks.keeper import DisksKeeper, KeeperSettings
-from tessera.cli.options import Seconds, health_option, kubeconfig_option
+from tessera.cli.options import Seconds, WholeNumber, health_option, kubeconfig_option
 from tessera.cli.processes.logoptions import log_options
 from tessera.cli.signals import cancel_on_signal
 from tessera.cli.storage.diskoptions import GivenDisks, client_of, disk_options, spec_of
@@ -52,14 +52,14 @@ class _Given(GivenDisks):
 @click.option("--node", envvar="NODE_NAME", default="", metavar="NAME", help="Name of this Node object.  [$NODE_NAME]")
 @click.option(
     "--volumes",
-    type=click.IntRange(0, _MOST_VOLUMES),
+    type=WholeNumber(0, _MOST_VOLUMES),
     default=0,
     show_default=True,
     help="Local PersistentVolumes to offer, of StorageClass tessera-local.",
 )
 @click.option(
     "--reserve-gib",
-    type=click.IntRange(0),
+    type=WholeNumber(0),
     default=0,
     show_default=True,
     help="Space of the disks that volumes do not get: for models, data sets and images.",

@@ -9,7 +9,15 @@ from typing import Any
 import click
 
 from tessera.certificates import Tls
-from tessera.cli.options import Seconds, health_option, kubeconfig_option, policy_option, refuse_without
+from tessera.cli.options import (
+    Port,
+    Seconds,
+    WholeNumber,
+    health_option,
+    kubeconfig_option,
+    policy_option,
+    refuse_without,
+)
 from tessera.cli.processes.logoptions import log_options
 from tessera.cli.processes.metricsoptions import metrics_options, metrics_port
 from tessera.cli.processes.prometheusoptions import prometheus_of, prometheus_options
@@ -59,18 +67,23 @@ _POLICIES = tuple(name for name in POLICIES if name != "random")
 @kubeconfig_option
 @click.option(
     "--host",
+    metavar="ADDRESS",
     default=_SETTINGS.host,
     show_default=True,
     help="Address to listen on; beyond loopback only with TLS both ways.",
 )
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=_SETTINGS.port, show_default=True, help="Port; 0 for any free one."
-)
+@click.option("--port", type=Port(), default=_SETTINGS.port, show_default=True, help="Port; 0 for any free one.")
 @click.option("--tls-certificate", type=_FILE, help="Certificate chain, PEM.")
 @click.option("--tls-key", type=_FILE, help="Private key, PEM.")
 @click.option("--tls-client-authority", type=_FILE, help="CA of client certificates, PEM.")
-@click.option("--admission-port", type=click.IntRange(0, 65535), help="Port of the admission webhook; none without.")
-@click.option("--admission-host", default="0.0.0.0", show_default=True, help="Address of the webhook.")  # noqa: S104
+@click.option("--admission-port", type=Port(), help="Port of the admission webhook; none without.")
+@click.option(
+    "--admission-host",
+    metavar="ADDRESS",
+    default="0.0.0.0",  # noqa: S104
+    show_default=True,
+    help="Address of the webhook.",
+)
 @click.option("--admission-certificate", type=_FILE, help="Certificate chain, PEM.  [default: --tls-certificate]")
 @click.option("--admission-key", type=_FILE, help="Private key, PEM.  [default: --tls-key]")
 @click.option(
@@ -79,8 +92,14 @@ _POLICIES = tuple(name for name in POLICIES if name != "random")
     metavar="FOLDER",
     help="Make the certificate in FOLDER, renew it, and write it into the webhook of the Helm chart.",
 )
-@click.option("--page-port", type=click.IntRange(0, 65535), help="Port of the dashboard page; none without.")
-@click.option("--page-host", default="127.0.0.1", show_default=True, help="Its address; beyond loopback with TLS.")
+@click.option("--page-port", type=Port(), help="Port of the dashboard page; none without.")
+@click.option(
+    "--page-host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="Its address; beyond loopback with TLS.",
+)
 @click.option("--page-certificate", type=_FILE, help="Certificate chain of the page, PEM.")
 @click.option("--page-key", type=_FILE, help="Private key, PEM.")
 @click.option(
@@ -101,7 +120,7 @@ _POLICIES = tuple(name for name in POLICIES if name != "random")
 )
 @click.option(
     "--body-mib",
-    type=click.IntRange(1),
+    type=WholeNumber(1),
     default=_LIMITS.body_bytes >> 20,
     show_default=True,
     help="Largest request body.",

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from tessera.cli.completion import complete_gpus
-from tessera.cli.options import CommandGroup, Number, output_option
+from tessera.cli.options import CommandGroup, Number, WholeNumber, output_option
 from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.cli.sim_gpus.tables import machine_tables
 from tessera.errors import InvalidInput, shown
@@ -74,9 +74,13 @@ Examples:
     shell_complete=complete_gpus,
 )
 @_state_option
-@click.option("--seed", default="", help="Seed of the UUIDs.  [default: the state file's path]")
+@click.option("--seed", default="", metavar="WORDS", help="Seed of the UUIDs.  [default: the state file's path]")
 @click.option(
-    "--driver", default="615.71.09", show_default=True, help="Driver version; memory limits by cgroup need 615."
+    "--driver",
+    default="615.71.09",
+    show_default=True,
+    metavar="VERSION",
+    help="Driver version; memory limits by cgroup need 615.",
 )
 @click.option("--replace", is_flag=True, help="Replace an existing machine.")
 def create(gpus: tuple[str, ...], state: Path, seed: str, driver: str, *, replace: bool) -> None:
@@ -165,7 +169,7 @@ Examples:
 """
 )
 @click.argument("device")
-@click.argument("number", type=click.IntRange(1, 2**31), metavar="XID")
+@click.argument("number", type=WholeNumber(1, 2**31), metavar="XID")
 @_state_option
 def xid(device: str, number: int, state: Path) -> None:
     """Report an XID to NVML event sets. It is of DEVICE; for a MIG device, with its instance."""
@@ -187,7 +191,7 @@ Examples:
 """
 )
 @click.argument("gpu")
-@click.option("--temperature", type=click.IntRange(0, 2**32 - 1), help="Degrees Celsius.")
+@click.option("--temperature", type=WholeNumber(0, 2**32 - 1), help="Degrees Celsius.")
 @click.option(
     "--throttle",
     multiple=True,
@@ -195,8 +199,8 @@ Examples:
     type=click.Choice((*_REASONS, "none")),
     help=f"Why clocks are lowered: {', '.join(_REASONS)} or none; repeatable.",
 )
-@click.option("--ecc-corrected", type=click.IntRange(0, 2**32 - 1), help="Errors of memory that were corrected.")
-@click.option("--ecc-uncorrected", type=click.IntRange(0, 2**32 - 1), help="Errors of memory that were not.")
+@click.option("--ecc-corrected", type=WholeNumber(0, 2**32 - 1), help="Errors of memory that were corrected.")
+@click.option("--ecc-uncorrected", type=WholeNumber(0, 2**32 - 1), help="Errors of memory that were not.")
 @_state_option
 def measure(gpu: str, state: Path, throttle: tuple[str, ...], **given: int | None) -> None:
     """Set the temperature, throttling and memory errors of GPU. NVML reports them as they are set, absurd ones too."""
@@ -242,12 +246,12 @@ Examples:
 )
 @click.argument("device")
 @_state_option
-@click.option("--pid", type=click.IntRange(1, 2**31), help="Process id.  [default: the next free one]")
+@click.option("--pid", type=WholeNumber(1, 2**31), help="Process id.  [default: the next free one]")
 @click.option(
-    "--memory", "memory_mib", type=click.IntRange(0, 2**31), default=512, show_default=True, help="Memory in MiB."
+    "--memory", "memory_mib", type=WholeNumber(0, 2**31), default=512, show_default=True, help="Memory in MiB."
 )
 @click.option(
-    "--sm", "sm_percent", type=click.IntRange(0, 100), default=0, show_default=True, help="Utilization in percent."
+    "--sm", "sm_percent", type=WholeNumber(0, 100), default=0, show_default=True, help="Utilization in percent."
 )
 @click.option(
     "--mode",
@@ -256,8 +260,8 @@ Examples:
     show_default=True,
     help="Kind of process.",
 )
-@click.option("--name", default="python", show_default=True, help="Program name.")
-@click.option("--cgroup", default="", help="Cgroup, for memory limits.")
+@click.option("--name", default="python", show_default=True, metavar="NAME", help="Program name.")
+@click.option("--cgroup", default="", metavar="CGROUP", help="Cgroup, for memory limits.")
 def add(**given: Unpack[_Given]) -> None:
     """Add a process to DEVICE. DEVICE is a GPU's index or UUID, or a MIG device's UUID."""
     with Machine(given["state"]) as machine:
@@ -288,7 +292,7 @@ Example:
   tessera sim-gpus process remove 4711
 """
 )
-@click.argument("pid", type=click.IntRange(1, 2**31))
+@click.argument("pid", type=WholeNumber(1, 2**31))
 @_state_option
 def remove(pid: int, state: Path) -> None:
     """Remove process PID from all GPUs."""
@@ -324,10 +328,12 @@ Examples:
 """
 )
 @click.argument("function")
-@click.option("--code", default="SUCCESS", help="NVML return code, by name or number.  [default: the real result]")
-@click.option("--gpu", help="Only calls on this GPU, by index or UUID.")
-@click.option("--skip", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Calls that succeed first.")
-@click.option("--times", type=click.IntRange(1, 2**31), default=1, show_default=True, help="Calls that fail.")
+@click.option(
+    "--code", default="SUCCESS", metavar="CODE", help="NVML return code, by name or number.  [default: the real result]"
+)
+@click.option("--gpu", metavar="GPU", help="Only calls on this GPU, by index or UUID.")
+@click.option("--skip", type=WholeNumber(0, 2**31), default=0, show_default=True, help="Calls that succeed first.")
+@click.option("--times", type=WholeNumber(1, 2**31), default=1, show_default=True, help="Calls that fail.")
 @click.option("--for-ever", is_flag=True, help="All calls fail.")
 @click.option(
     "--latency-ms", type=Number(0, 4_000_000), default=0, show_default=True, help="Added latency of each call."
@@ -351,7 +357,7 @@ def call(**given: Unpack[_Call]) -> None:
 @click.option(
     "--xid",
     "number",
-    type=click.IntRange(0, 2**31),
+    type=WholeNumber(0, 2**31),
     default=79,
     show_default=True,
     help="XID reported first; 0 for none.",
@@ -389,7 +395,7 @@ Examples:
   tessera sim-gpus reset --reboot
 """
 )
-@click.option("--gpu", help="Reset only this GPU, by index or UUID, like nvidia-smi --gpu-reset.")
+@click.option("--gpu", metavar="GPU", help="Reset only this GPU, by index or UUID, like nvidia-smi --gpu-reset.")
 @click.option(
     "--reboot", is_flag=True, help="Reboot: removes instances and processes; keeps faults, and MIG mode on Ampere."
 )

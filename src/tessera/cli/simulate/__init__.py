@@ -12,6 +12,7 @@ from tessera.cli.inputs import ShareUnit, fleet_options, input_options, note_ski
 from tessera.cli.options import (
     CommandGroup,
     Number,
+    WholeNumber,
     check_output,
     check_outputs,
     output_option,
@@ -39,7 +40,7 @@ from tessera.sim.workloads.synthetic import PUBLISHED_MIX, ClassMix, make, plain
 
 __all__ = ["simulate"]
 
-_FROM_0 = click.IntRange(min=0)
+_FROM_0 = WholeNumber(min=0)
 
 
 class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +73,7 @@ class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 run_options = with_options(
     policy_option(tuple(POLICIES), multiple=True, default=("fgd", "tessera")),
-    click.option("--seed", type=_FROM_0, default=42, show_default=True, metavar="N", help="Seed of the arrivals."),
+    click.option("--seed", type=_FROM_0, default=42, show_default=True, help="Seed of the arrivals."),
     click.option(
         "--queue",
         type=click.Choice(["drop", "fifo", "backfill"]),
@@ -159,7 +160,13 @@ Examples:
 """,
 )
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--trace", default="default", show_default=True, help="Name of the pod list: openb_pod_list_NAME.csv.")
+@click.option(
+    "--trace",
+    default="default",
+    show_default=True,
+    metavar="NAME",
+    help="Name of the pod list: openb_pod_list_NAME.csv.",
+)
 @arrival_options
 @run_options
 def simulate_openb(folder: Path, trace: str, **options: Any) -> None:
@@ -215,7 +222,7 @@ Examples:
 @click.option(
     "--nodes",
     metavar="N",
-    type=click.IntRange(1, 100_000),
+    type=WholeNumber(1, 100_000),
     default=100,
     show_default=True,
     help="Without a fleet: number of nodes with 8 GPUs, 136 cores and 640 GiB.",

@@ -8,6 +8,7 @@ import numpy as np
 
 from tessera.cli.options import (
     Number,
+    WholeNumber,
     check_output,
     check_outputs,
     output_option,
@@ -40,25 +41,22 @@ model_options = with_options(
     ),
     click.option(
         "--max-replicas",
-        type=click.IntRange(1, 1000),
+        type=WholeNumber(1, 1000),
         default=16,
         show_default=True,
-        metavar="N",
         help="Upper bound of the replicas.",
     ),
     click.option(
         "--slots",
-        type=click.IntRange(1, 10_000),
+        type=WholeNumber(1, 10_000),
         default=_DEFAULTS.slots,
         show_default=True,
-        metavar="N",
         help="Requests that a replica serves at once.",
     ),
     click.option(
         "--spec-slots",
-        type=click.IntRange(1, 100_000),
+        type=WholeNumber(1, 100_000),
         default=None,
-        metavar="N",
         help="Slots that policies assume, such as vLLM's --max-num-seqs where its KV cache is full earlier.",
     ),
     click.option(
@@ -121,9 +119,7 @@ Examples:
     help="Scale the trace to so many requests per second.",
 )
 @click.option("--hours", type=Number(0, 1e5, min_open=True), metavar="N", help="Replay the first hours only.")
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=42, show_default=True, metavar="N", help="Seed of the random draws."
-)
+@click.option("--seed", type=WholeNumber(min=0), default=42, show_default=True, help="Seed of the random draws.")
 @model_options
 @click.option("--log", type=click.Path(path_type=Path), help="Write one JSON object for each change of replicas.")
 @click.option("--plots", type=click.Path(path_type=Path), help="Write figures as PNG and SVG to this folder.")

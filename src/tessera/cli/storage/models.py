@@ -21,7 +21,7 @@ from tessera.agent.storage.models.sync import sync
 from tessera.agent.storage.models.syncedfolder import Revision
 from tessera.api.kubernetes.times import time_text
 from tessera.cli.drawing.lettering import counted
-from tessera.cli.options import CommandGroup, Number, output_option
+from tessera.cli.options import CommandGroup, Number, WholeNumber, output_option
 from tessera.cli.printing import headed_table, print_document, trimmed, wide_console
 from tessera.cli.progress import progress_bar
 from tessera.clients.store import open_store
@@ -52,9 +52,14 @@ def models() -> None:
 @models.command("sync", epilog="\b\nExample:\n  tessera models sync s3://models/llama /mnt/models/llama --keep 3\n")
 @click.argument("source", metavar="SRC")
 @_FOLDER
-@click.option("--keep", type=click.IntRange(1), default=2, show_default=True, help="Revisions that stay on the disk.")
-@click.option("--include", multiple=True, help="Only files that match, such as '*.safetensors'; may be repeated.")
-@click.option("--exclude", multiple=True, help="No files that match; may be repeated.")
+@click.option("--keep", type=WholeNumber(1), default=2, show_default=True, help="Revisions that stay on the disk.")
+@click.option(
+    "--include",
+    multiple=True,
+    metavar="PATTERN",
+    help="Only files that match, such as '*.safetensors'; may be repeated.",
+)
+@click.option("--exclude", multiple=True, metavar="PATTERN", help="No files that match; may be repeated.")
 @click.option("--bandwidth", type=Number(min=0.1, max=1e6), help="Bandwidth limit in MiB/s.")
 @click.option("--mirror", is_flag=True, help="Mirror SRC as plain files in DST, without revisions.")
 @click.option(
@@ -146,7 +151,9 @@ def _time(at_s: float) -> str:
 
 @models.command("verify", epilog="\b\nExample:\n  tessera models verify /mnt/models/llama\n")
 @_FOLDER
-@click.option("--revision", default="", help="The beginning of a revision's name, or `current`.  [default: all]")
+@click.option(
+    "--revision", default="", metavar="NAME", help="The beginning of a revision's name, or `current`.  [default: all]"
+)
 @output_option()
 def verify_command(folder: Path, revision: str, output: str) -> None:
     """Compare each file in DST with its digest. Exits 1 and names the files that differ."""
@@ -194,7 +201,9 @@ def evict_command(folder: Path, revision: str) -> None:
 
 @models.command("warm", epilog="\b\nExample:\n  tessera models warm /mnt/models/llama\n")
 @_FOLDER
-@click.option("--revision", default="current", show_default=True, help="The beginning of a revision's name.")
+@click.option(
+    "--revision", default="current", show_default=True, metavar="NAME", help="The beginning of a revision's name."
+)
 def warm_command(folder: Path, revision: str) -> None:
     """Read the current revision into the page cache. The next reader then does not wait for the disk."""
     opened = open_folder(folder)

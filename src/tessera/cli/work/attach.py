@@ -26,15 +26,15 @@ Examples:
 @port_option
 @kubeconfig_options
 def attach(name: str, namespace: str, port: int | None, kubeconfig: Path | None, context: str | None) -> int:
-    """Follow Job NAME: why it is pending, its log from the start or the address of its notebook, its end.
+    """Follow Job NAME: why it is pending, its log or the address of its notebook, its end.
 
     Ends with the exit code of its command.
     """
-    place = ClusterSource(kubeconfig=kubeconfig, context=context)
-    where = namespace_of(place, namespace)
+    cluster = ClusterSource(kubeconfig=kubeconfig, context=context)
+    where = namespace_of(cluster, namespace)
 
     async def work() -> int:
-        async with connected(place) as kube:
+        async with connected(cluster) as kube:
             state = await state_of(kube, name, where)
             if state.token_secret:
                 return await follow_notebook(kube, (where, name), await token_of(kube, state), port)

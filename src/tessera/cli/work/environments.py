@@ -49,6 +49,6 @@ def environments(*, kubeconfig: Path | None, context: str | None, output: str) -
     wide_console(output=output).print(trimmed(table))
 
 
-async def _read(place: ClusterSource) -> Catalog:
-    async with connected(place) as kube:
+async def _read(cluster: ClusterSource) -> Catalog:
+    async with connected(cluster) as kube:
         return await read_environments(kube)

@@ -37,8 +37,8 @@ def jobs(namespace: str, *, all_namespaces: bool, kubeconfig: Path | None, conte
 
     Those of `tessera run` and `notebook` are deleted a day after their end.
     """
-    place = ClusterSource(kubeconfig=kubeconfig, context=context)
-    found = asyncio.run(_states(place, "" if all_namespaces else namespace_of(place, namespace)))
+    cluster = ClusterSource(kubeconfig=kubeconfig, context=context)
+    found = asyncio.run(_states(cluster, "" if all_namespaces else namespace_of(cluster, namespace)))
     if print_document(found, output):
         return
     table = headed_table("NAME", "NAMESPACE", "STATUS", "REQUESTS", "NODE", "CREATED", "REASON")
@@ -49,8 +49,8 @@ def jobs(namespace: str, *, all_namespaces: bool, kubeconfig: Path | None, conte
     wide_console(output=output).print(trimmed(table))
 
 
-async def _states(place: ClusterSource, namespace: str) -> list[JobState]:
-    async with connected(place) as kube:
+async def _states(cluster: ClusterSource, namespace: str) -> list[JobState]:
+    async with connected(cluster) as kube:
         selections = (
             Selection(namespace=namespace, labels=BY_RUN),
             Selection(namespace=namespace, having=(SERVER_LABEL,)),

@@ -26,12 +26,12 @@ Examples:
 @kubeconfig_options
 def logs(name: str, namespace: str, kubeconfig: Path | None, context: str | None) -> None:
     """Print the output of Job NAME so far; `tessera attach` follows it."""
-    place = ClusterSource(kubeconfig=kubeconfig, context=context)
-    asyncio.run(_print(place, name, namespace_of(place, namespace)))
+    cluster = ClusterSource(kubeconfig=kubeconfig, context=context)
+    asyncio.run(_print(cluster, name, namespace_of(cluster, namespace)))
 
 
-async def _print(place: ClusterSource, name: str, namespace: str) -> None:
-    async with connected(place) as kube:
+async def _print(cluster: ClusterSource, name: str, namespace: str) -> None:
+    async with connected(cluster) as kube:
         state = await state_of(kube, name, namespace)
         if not state.started:
             found = f"{state.stage.value}{': ' if state.reason else ''}{state.reason}"

@@ -9,9 +9,8 @@ from tessera.api.kubernetes.jobs import NOTEBOOK_KEY
 from tessera.api.kubernetes.notebooks import notebook_command
 from tessera.cli.options import Seconds
 from tessera.cli.work.follow.forwarding import follow_notebook, port_option
-from tessera.cli.work.submit.ownsecret import with_own_secret
 from tessera.cli.work.submit.submitting import submit
-from tessera.cli.work.submit.workoptions import WorkOptions, request_of, work_options
+from tessera.cli.work.submit.workoptions import WorkOptions, submission_of, work_options
 
 __all__ = ["jupyterlab_program", "notebook"]
 
@@ -48,7 +47,7 @@ Examples:
     show_default=True,
     help="Stop the notebook after this long without a busy kernel, a program in a terminal, or a saved file.",
 )
-def notebook(**given: Unpack[NotebookOptions]) -> int:
+def notebook(**options: Unpack[NotebookOptions]) -> int:
     """Open JupyterLab on part of a GPU: submit a Job, and forward it to an address of this machine.
 
     Submits the Job, and reports why it is pending. When JupyterLab answers, prints its address with the token and
@@ -56,12 +55,7 @@ def notebook(**given: Unpack[NotebookOptions]) -> int:
     it. Files that are not on a volume are lost when it ends. The image must have JupyterLab. Needs the rights of
     Kubernetes' role `edit` in one namespace.
     """
-    requested = request_of(given, notebook_command(jupyterlab_program(), round(given["idle_s"])), notebook=True)
-    requested, files = with_own_secret(given, requested)
-    token = files[NOTEBOOK_KEY].decode()
-    return submit(
-        given,
-        requested,
-        files,
-        lambda kube, name: follow_notebook(kube, (requested.namespace, name), token, given["port"]),
-    )
+    command = notebook_command(jupyterlab_program(), round(options["idle_s"]))
+    submission = submission_of(options, command, notebook=True)
+    namespace, token = submission.work.namespace, submission.files[NOTEBOOK_KEY].decode()
+    return submit(submission, lambda kube, name: follow_notebook(kube, (namespace, name), token, options["port"]))

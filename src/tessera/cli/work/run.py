@@ -5,9 +5,8 @@ from typing import Unpack
 import click
 
 from tessera.cli.work.follow.following import follow_job
-from tessera.cli.work.submit.ownsecret import with_own_secret
 from tessera.cli.work.submit.submitting import submit
-from tessera.cli.work.submit.workoptions import WorkOptions, request_of, work_options
+from tessera.cli.work.submit.workoptions import WorkOptions, submission_of, work_options
 
 __all__ = ["run"]
 
@@ -31,7 +30,7 @@ Examples:
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @work_options
-def run(**given: Unpack[RunOptions]) -> int:
+def run(**options: Unpack[RunOptions]) -> int:
     """Run COMMAND in an image on part of a GPU: submit a Job, explain why it is pending, follow its log.
 
     Ends with the exit code of the command. Ctrl-C leaves the Job running: `tessera attach` follows it again, `tessera
@@ -41,5 +40,5 @@ def run(**given: Unpack[RunOptions]) -> int:
     The folder of --code goes into a Secret of the Job, at most 1023 KiB compressed, without what its .tesseraignore or
     .gitignore names. The image must have tar and gzip.
     """
-    requested, files = with_own_secret(given, request_of(given, given["command"]))
-    return submit(given, requested, files, lambda kube, name: follow_job(kube, name, requested.namespace))
+    submission = submission_of(options, options["command"])
+    return submit(submission, lambda kube, name: follow_job(kube, name, submission.work.namespace))

@@ -31,12 +31,12 @@ def stop(name: tuple[str, ...], namespace: str, kubeconfig: Path | None, context
 
     Refuses Jobs that `tessera jobs` does not list.
     """
-    place = ClusterSource(kubeconfig=kubeconfig, context=context)
-    asyncio.run(_stop(place, name, namespace_of(place, namespace)))
+    cluster = ClusterSource(kubeconfig=kubeconfig, context=context)
+    asyncio.run(_stop(cluster, name, namespace_of(cluster, namespace)))
 
 
-async def _stop(place: ClusterSource, names: tuple[str, ...], namespace: str) -> None:
-    async with connected(place) as kube:
+async def _stop(cluster: ClusterSource, names: tuple[str, ...], namespace: str) -> None:
+    async with connected(cluster) as kube:
         await stop_jobs(kube, names, namespace)
 
 

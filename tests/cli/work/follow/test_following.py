@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from builders.usagereports import BUSY
+from harness import virtualtime
 from harness.submittedjob import RUNS, SubmittedJob, said
 from tessera.api.kubernetes.jobs import JobRequest, job_object
 from tessera.api.kubernetes.jobstates import JobState
 from tessera.api.tessera.usage.usagejson import write_usage
-from tessera.cli.work.follow import following
 from tessera.cli.work.follow.following import follow_job, print_log
 from tessera.cli.work.jobreading import state_of
 from tessera.clients.kube import (
@@ -250,12 +250,7 @@ async def test_a_job_that_is_preempted_is_followed_in_its_second_pod(capsys: pyt
     await one.pod(RUNS, "n")
     task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
     await said(capsys, "epoch 1")
-    await one.suspend()
-    await one.ends(0)  # on SIGTERM
-    await said(capsys, "j: Queued")
-    await one.kube.delete(PODS, "j-1", namespace="ns")
-    await one.suspend(suspended=False)
-    await one.pod(RUNS, "n", name="j-2")
+    await one.is_preempted(capsys)
     await said(capsys, "epoch 2")
     await one.ends(3, name="j-2")
     assert await task == 3
@@ -269,20 +264,24 @@ class SlowLogs(MemoryKube):
     ) -> AsyncIterator[bytes]:
         async for piece in super().logs(name, namespace, container=container, since=since):
             yield piece
-            await asyncio.sleep(0.1 if follow else 0)
+            await asyncio.sleep(5 if follow else 0)
 
 
-@pytest.mark.anyio
-async def test_a_long_log_is_printed_to_its_end(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(following, "_LAST_WORDS_S", 0.4)
-    one = SubmittedJob(SlowLogs())
+async def followed_after_its_end(kube: MemoryKube) -> int:
+    """Follow a Job that has ended with 2, and whose log has eight lines."""
+    one = SubmittedJob(kube)
     await one.submit()
     one.kube.written["ns", "j-1"] = [b"part %d\n" % number for number in range(8)]
     await one.ends(2)
-    assert await follow_job(one.kube, "j", "ns") == 2
-    assert "part 7" in capsys.readouterr().out
+    return await follow_job(one.kube, "j", "ns")
+
+
+def test_a_long_log_is_printed_to_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    """It takes longer than a log may be silent."""
+    assert virtualtime.run(followed_after_its_end(SlowLogs())) == 2
+    printed = capsys.readouterr()
+    assert "part 7" in printed.out
+    assert "the log did not end" not in printed.err
 
 
 class EndlessLogs(MemoryKube):
@@ -297,16 +296,11 @@ class EndlessLogs(MemoryKube):
             await asyncio.Event().wait()
 
 
-@pytest.mark.anyio
-async def test_a_log_that_does_not_end_with_the_job_is_said(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(following, "_LAST_WORDS_S", 0.1)
-    one = SubmittedJob(EndlessLogs())
-    await one.submit()
-    await one.ends(2)
-    assert await follow_job(one.kube, "j", "ns") == 2
-    assert "the log did not end; tessera logs j -n ns prints it from its start" in capsys.readouterr().err
+def test_a_log_that_does_not_end_with_the_job_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert virtualtime.run(followed_after_its_end(EndlessLogs())) == 2
+    printed = capsys.readouterr()
+    assert "part 7" in printed.out
+    assert "the log did not end; `tessera logs j -n ns` prints what its node has of it" in printed.err
 
 
 class ShortLogs(MemoryKube):
@@ -329,29 +323,26 @@ class ShortLogs(MemoryKube):
             raise Unavailable(f"log of {namespace}/{name}", found="cut", expected=f"follow={follow}")
 
 
-@pytest.mark.anyio
-async def test_a_log_whose_stream_ends_early_is_read_on_and_printed_once(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(following, "_AGAIN_S", 0.01)
-    one = SubmittedJob(api := ShortLogs())
-    await one.submit()
+def test_a_log_whose_stream_ends_early_is_read_on_and_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     lines = "".join(f"part {number}: {number * '.'}\n" for number in range(12))
-    one.kube.written["ns", "j-1"] = [lines.encode()]
-    await one.pod(RUNS, "n")
-    task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
-    printed, errors = "", ""
-    async with asyncio.timeout(20):
-        while len(printed) < len(lines):
-            await asyncio.sleep(0.01)
-            out, error = capsys.readouterr()
-            printed, errors = printed + out, errors + error
-    await one.ends(0)
-    assert await task == 0
-    assert printed + capsys.readouterr().out == lines
+    api = ShortLogs()
+
+    async def followed() -> int:
+        one = SubmittedJob(api)
+        await one.submit()
+        one.kube.written["ns", "j-1"] = [lines.encode()]
+        await one.pod(RUNS, "n")
+        task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
+        await asyncio.sleep(60)
+        await one.ends(0)
+        return await task
+
+    assert virtualtime.run(followed()) == 0
+    printed = capsys.readouterr()
+    assert printed.out == lines
     assert api.streams > 4
-    assert errors.count("the log broke off") == 1
-    assert "it is read on" in errors
+    assert printed.err.count("the log broke off") == 1
+    assert "it is read on" in printed.err
 
 
 @pytest.mark.anyio
@@ -375,7 +366,7 @@ async def test_a_log_that_breaks_off_ends_nothing(capsys: pytest.CaptureFixture[
     await said(capsys, "it is read on")
     await one.ends(0)
     assert await task == 0
-    assert "tessera logs j -n ns prints it from its start" in capsys.readouterr().err
+    assert "`tessera logs j -n ns` prints what its node has of it" in capsys.readouterr().err
 
 
 class Restored(MemoryKube):

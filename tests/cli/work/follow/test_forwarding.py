@@ -9,15 +9,11 @@ from typing import Any
 
 import pytest
 
-from harness.submittedjob import RUNS, SubmittedJob, said
-from tessera.api.kubernetes.jobs import JobRequest
+from harness.submittedjob import NO_PYTHON, RUNS, SubmittedJob, said
 from tessera.cli.work.follow.forwarding import follow_notebook, token_of
 from tessera.cli.work.jobreading import state_of
-from tessera.cli.work.submit.ownsecret import create_job
-from tessera.clients.kube import PODS, SECRETS, Forbidden, MemoryKube
-from tessera.errors import InvalidInput, Unavailable
-
-ASKED = JobRequest(name="j", namespace="ns", image="a", own_secret="j-own", notebook=True)
+from tessera.clients.kube import SECRETS, Forbidden, MemoryKube
+from tessera.errors import Conflict, InvalidInput, Unavailable
 
 
 @asynccontextmanager
@@ -43,7 +39,7 @@ async def get(port: int) -> bytes:
 
 async def begun(kube: MemoryKube | None = None) -> SubmittedJob:
     one = SubmittedJob(kube)
-    await create_job(one.kube, ASKED, {"token": b"opens"})
+    await one.submit_notebook()
     await one.pod(RUNS, "n")
     return one
 
@@ -96,12 +92,7 @@ async def test_after_a_preemption_its_port_leads_to_its_second_pod(capsys: pytes
     async with serving(b"first") as one.kube.listening[("ns", "j-1"), 8888]:
         await said(capsys, "token=")
         assert (await get(port)).endswith(b"first")
-    await one.suspend()
-    await one.ends(0)  # on SIGTERM
-    await said(capsys, "j: Queued")
-    await one.kube.delete(PODS, "j-1", namespace="ns")
-    await one.suspend(suspended=False)
-    await one.pod(RUNS, "n", name="j-2")
+    await one.is_preempted(capsys)
     async with serving(b"second") as one.kube.listening[("ns", "j-2"), 8888]:
         await said(capsys, "token=")
         assert (await get(port)).endswith(b"second")
@@ -144,6 +135,24 @@ async def test_one_that_does_not_answer_says_why(capsys: pytest.CaptureFixture[s
     await said(capsys, "the notebook does not respond yet: port 8888 of Pod ns/j-1: no container listens on the port")
     await one.ends(0)
     assert await task == 0
+
+
+@pytest.mark.anyio
+async def test_a_notebook_whose_image_has_no_python_has_a_cause_and_no_advice_to_read_a_log(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    one = SubmittedJob()
+    await one.submit_notebook()
+    task = asyncio.create_task(follow_notebook(one.kube, ("ns", "j"), "opens", None))
+    await said(capsys, "j: Pending")
+    await one.pod(NO_PYTHON, "n")
+    with pytest.raises(
+        Conflict, match=r'did not start: exec: "python3": not found in \$PATH: mend that, and submit it'
+    ):
+        await task
+    printed = "".join(capsys.readouterr())
+    assert "http" not in printed
+    assert "tessera logs" not in printed
 
 
 @pytest.mark.anyio

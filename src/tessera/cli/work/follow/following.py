@@ -59,14 +59,15 @@ async def follow_job(
         while True:
             # 1. Report changes: why it is pending, that it runs.
             state = observed.state()
-            if (words := _words(state)) != reported:
+            if (words := _status_line(state)) != reported:
                 reported = words
                 click.echo(words, err=True)
             # 2. Once it runs, print its log, or do the alternative, and its GPU usage beside that; again for a new pod.
             if state.started and (shown is None or shown.is_of_another(state)):
                 if shown is not None:
                     await shown.close()
-                shown = _PodOutput(kube, state, meanwhile, observed.changed.set)
+                wake = observed.changed.set
+                shown = _PodOutput(kube, state, meanwhile(state), wake) if meanwhile else _PodLog(kube, state, wake)
             if shown is not None:
                 shown.check(state)
             # 3. When it has ended, return the exit code of its command.
@@ -92,62 +93,79 @@ async def _end(*tasks: asyncio.Task[None]) -> None:
 
 
 class _PodOutput:
-    """What is shown of one pod of a Job: its log, or the alternative, and its GPU usage."""
+    """What is shown of one pod of a Job for as long as the pod runs, with its GPU usage.
+
+    Args:
+        kube: the cluster.
+        state: of the Job.
+        output: shows it.
+        wake: called when `output` has ended.
+
+    """
 
     def __init__(
-        self,
-        kube: Kube,
-        state: JobState,
-        meanwhile: Callable[[JobState], Coroutine[Any, Any, None]] | None,
-        wake: Callable[[], None],
+        self, kube: Kube, state: JobState, output: Coroutine[Any, Any, None], wake: Callable[[], None]
     ) -> None:
-        self._pod, self._is_log, self._over = state.pod, meanwhile is None, asyncio.Event()
-        self._again = f"tessera logs {state.name} -n {state.namespace} prints it from its start"
-        self._heard_s = asyncio.get_running_loop().time()
-        self._doing = asyncio.create_task(meanwhile(state) if meanwhile else self._log(kube, state))
-        self._doing.add_done_callback(lambda _: wake())
-        self._beside = asyncio.create_task(_usage(kube, state))
+        self._pod = state.pod
+        self._output = asyncio.create_task(output)
+        self._output.add_done_callback(lambda _: wake())
+        self._usage = asyncio.create_task(_print_usage(kube, state))
+
+    def is_of_another(self, state: JobState) -> bool:
+        """Return whether the Job has a newer pod."""
+        return state.pod != self._pod
+
+    def check(self, state: JobState) -> None:
+        """Note what has become of the pod, and raise the error with which the output failed."""
+        del state
+        if self._output.done():
+            self._output.result()
+
+    async def last_words(self) -> None:
+        """Wait for what is still to be shown of a pod that has ended: nothing."""
+
+    async def close(self) -> None:
+        await _end(self._output, self._usage)
+
+
+class _PodLog(_PodOutput):
+    """The log of a pod, which is shown to its end."""
+
+    def __init__(self, kube: Kube, state: JobState, wake: Callable[[], None]) -> None:
+        self._over = asyncio.Event()
+        """The command has ended."""
+        self._again = f"`tessera logs {state.name} -n {state.namespace}` prints what its node has of it"
+        self._heard_s = _now_s()
+        super().__init__(kube, state, self._print(JobLog(kube, state)), wake)
 
     def is_of_another(self, state: JobState) -> bool:
         """Return whether the Job has a newer pod, and this one's log has ended."""
-        return state.pod != self._pod and (self._doing.done() or not self._is_log)
+        return super().is_of_another(state) and self._output.done()
 
     def check(self, state: JobState) -> None:
-        """Note whether the command of this pod has ended.
-
-        Raises:
-            TesseraError: the alternative failed.
-
-        """
-        if state.stage.ended or state.exit_code is not None or state.pod != self._pod:
+        """Note whether the command of this pod has ended, and raise the error with which the log failed."""
+        if state.stage.ended or state.exit_code is not None or super().is_of_another(state):
             self._over.set()
-        if self._doing.done():
-            self._doing.result()
+        super().check(state)
 
     async def last_words(self) -> None:
         """Wait for the end of the log, for as long as pieces of it come."""
-        self._heard_s = asyncio.get_running_loop().time()
-        while self._is_log and not self._doing.done():
-            if (left_s := _LAST_WORDS_S - self._silent_s()) <= 0:
+        self._heard_s = _now_s()
+        while not self._output.done():
+            if (left_s := _LAST_WORDS_S - (_now_s() - self._heard_s)) <= 0:
                 click.echo(f"the log did not end; {self._again}", err=True)
                 return
-            await asyncio.wait((self._doing,), timeout=left_s)
+            await asyncio.wait((self._output,), timeout=left_s)
 
-    async def close(self) -> None:
-        await _end(self._doing, self._beside)
-
-    def _silent_s(self) -> float:
-        return asyncio.get_running_loop().time() - self._heard_s
-
-    async def _log(self, kube: Kube, state: JobState) -> None:
+    async def _print(self, log: JobLog) -> None:
         """Print the log to its end: a stream that began after the end of the command has all that was missing."""
-        log, was_whole, reported = JobLog(kube, state), False, set[str]()
+        was_whole, reported = False, set[str]()
         while True:
             over = self._over.is_set()
             try:
                 async for piece in log.read():
                     click.echo(piece, nl=False)
-                    self._heard_s = asyncio.get_running_loop().time()
+                    self._heard_s = _now_s()
                 was_whole = True
             except TesseraError as error:
                 if over and was_whole:  # nothing was missing, and the pod is gone
@@ -156,11 +174,15 @@ class _PodOutput:
                 if over or str(error) not in reported:
                     reported.add(str(error))
                     click.echo(f"the log broke off ({error}); {self._again if over else 'it is read on'}", err=True)
-            self._heard_s = asyncio.get_running_loop().time()
+            self._heard_s = _now_s()
             if over:
                 return
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), _AGAIN_S)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 class _JobWatch:
@@ -233,12 +255,12 @@ class _JobWatch:
             self._report_error(Unsupported("queues", found=found, hint=f"install Kueue 0.15 or newer, or {again}"))
 
 
-def _words(state: JobState) -> str:
+def _status_line(state: JobState) -> str:
     where = f" on {state.node}" if state.node else ""
     return f"{state.name}: {state.stage.value}{where}{': ' if state.reason else ''}{state.reason}"
 
 
-async def _usage(kube: Kube, state: JobState) -> None:
+async def _print_usage(kube: Kube, state: JobState) -> None:
     """Print the GPU usage of a Job that requests GPUs; nothing if that cannot be known."""
     if all(resource.startswith(MODEL_RESOURCE) for resource, _ in state.requests):
         return

@@ -4,6 +4,7 @@ import datetime as dt
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 
 import click
 import msgspec
@@ -15,12 +16,12 @@ from tessera.api.kubernetes.jobs import (
     LEFT_AFTER_S,
     NOTEBOOK_KEY,
     JobRequest,
+    WorkRequest,
     job_object,
     own_secret,
     owned_by,
     secret_of,
 )
-from tessera.cli.work.submit.workoptions import WorkOptions
 from tessera.clients.kube import JOBS, SECRETS, Kube, Object, Selection, Unanswered, name_of, uid_of
 from tessera.errors import Conflict, TesseraError, shown
 
@@ -31,18 +32,22 @@ _TOKEN_BYTES = 24
 _NAMED = 5
 
 
-def with_own_secret(given: WorkOptions, requested: JobRequest) -> tuple[JobRequest, dict[str, bytes]]:
+def with_own_secret(requested: WorkRequest, code: Path | None) -> tuple[WorkRequest, dict[str, bytes]]:
     """Return the work with its own Secret, if it needs one, and the files of that: its code, its notebook's token.
+
+    Args:
+        requested: the work.
+        code: its folder; None for no code.
 
     Raises:
         InvalidInput: the folder of its code cannot be read or is too large.
 
     """
     files: dict[str, bytes] = {}
-    if given["code"]:
+    if code is not None:
         from tessera.cli.work.submit.codefolder import archive_folder  # noqa: PLC0415 - slow to import, and rarely needed
 
-        archive = archive_folder(given["code"])
+        archive = archive_folder(code)
         files[ARCHIVE] = archive.content
         if archive.left_out:
             more = f" and {left} more" if (left := len(archive.left_out) - _NAMED) > 0 else ""

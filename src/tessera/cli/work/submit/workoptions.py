@@ -1,18 +1,21 @@
 """Common parts of `tessera run` and `tessera notebook`: options for an image and a part of a GPU."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
 import click
+import msgspec
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field
-from tessera.api.kubernetes.jobs import CODE_FOLDER, NOTEBOOK_VARIABLE, JobRequest, job_object
+from tessera.api.kubernetes.jobs import CODE_FOLDER, NOTEBOOK_VARIABLE, WorkRequest, job_object
 from tessera.api.kubernetes.podspecs import read_need
 from tessera.cli.clusteraccess import ClusterSource, kubeconfig_options, namespace_of, namespace_option
-from tessera.cli.options import FilledOption, refuse_without, with_options
+from tessera.cli.options import FilledOption, WholeNumber, refuse_without, with_options
 from tessera.cli.work.submit.mounts import check_folders, data_of, secrets_of
+from tessera.cli.work.submit.ownsecret import with_own_secret
 from tessera.cli.work.submit.validation import (
     NameFormat,
     checked,
@@ -29,7 +32,7 @@ from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, 
 from tessera.core.workload.tesseranames import GPU_MODEL, ISOLATION
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["WorkOptions", "cluster_of", "request_of", "work_options"]
+__all__ = ["Submission", "WorkOptions", "submission_of", "work_options"]
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 _LONGEST_PREFIX = 40
@@ -38,8 +41,10 @@ _MOST_UID = (1 << 31) - 1
 _FOLDER = click.Path(path_type=Path)
 
 
-class _Gib(click.IntRange):
+class _Gib(WholeNumber):
     """A whole number of GiB."""
+
+    name = "GiB"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the number; one with a unit is refused with what to write."""
@@ -83,7 +88,7 @@ class WorkOptions(TypedDict):
 
 
 work_options = with_options(
-    click.option("--image", cls=FilledOption, default="", help="Container image."),
+    click.option("--image", cls=FilledOption, default="", metavar="IMAGE", help="Container image."),
     click.option(
         "-e",
         "--environment",
@@ -92,11 +97,22 @@ work_options = with_options(
         metavar="NAME",
         help="An image by name: tessera environments.",
     ),
-    click.option("--name", cls=FilledOption, default="", help="Name of the Job.  [default: from environment or image]"),
+    click.option(
+        "--name",
+        cls=FilledOption,
+        default="",
+        metavar="NAME",
+        help="Name of the Job.  [default: from environment or image]",
+    ),
     namespace_option,
-    click.option("--gpu-memory", type=_Gib(1), metavar="GIB", help="GPU memory it needs."),
-    click.option("--gpu-compute", type=click.IntRange(1, 100), metavar="PERCENT", help="Part of a GPU's compute."),
-    click.option("--gpus", type=click.IntRange(1), help="Number of GPUs; with --gpu-memory, that much memory on each."),
+    click.option("--gpu-memory", type=_Gib(1), help="GPU memory it needs."),
+    click.option("--gpu-compute", type=WholeNumber(1, 100), metavar="PERCENT", help="Part of a GPU's compute."),
+    click.option(
+        "--gpus",
+        type=WholeNumber(1),
+        metavar="COUNT",
+        help="Number of GPUs; with --gpu-memory, that much memory on each.",
+    ),
     click.option(
         "--slice", cls=FilledOption, default="", metavar="PROFILE", help="MIG instance of this profile: 1g.10gb."
     ),
@@ -117,11 +133,11 @@ work_options = with_options(
         metavar="FOLDER",
         help="Folder to upload; the command starts in a copy of it.",
     ),
-    click.option("--cpu", cls=FilledOption, default="", help="CPU limit: 4, 500m."),
-    click.option("--memory", cls=FilledOption, default="", help="Memory limit: 16Gi."),
+    click.option("--cpu", cls=FilledOption, default="", metavar="QUANTITY", help="CPU limit: 4, 500m."),
+    click.option("--memory", cls=FilledOption, default="", metavar="QUANTITY", help="Memory limit: 16Gi."),
     click.option(
         "--user",
-        type=click.IntRange(1, _MOST_UID),
+        type=WholeNumber(1, _MOST_UID),
         metavar="UID",
         help="Run as this user ID, without root and capabilities, as Pod Security Standard `restricted` requires.  "
         "[default: the image's user]",
@@ -150,13 +166,49 @@ work_options = with_options(
 """Adds the common options."""
 
 
-def cluster_of(given: WorkOptions) -> ClusterSource:
-    """Return the cluster named by the options."""
-    return ClusterSource(kubeconfig=given["kubeconfig"], context=given["context"])
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
+    """Work, the source of its image, and what to do with it."""
+
+    cluster: ClusterSource
+    work: WorkRequest
+    files: Mapping[str, bytes]
+    """Of the work's own Secret."""
+    image: str
+    """Empty for that of `environment`."""
+    environment: str
+    """Name; empty for `image`."""
+    dry_run: bool
+    """Print the objects, and submit nothing."""
+    detach: bool
+    """Submit, print the name, and end."""
+    delete_on_interrupt: bool
+    """Delete the Job on SIGINT or SIGTERM."""
 
 
-def request_of(given: WorkOptions, command: tuple[str, ...], *, notebook: bool = False) -> JobRequest:
-    """Return the requested work; without the image of an environment, and without its own Secret.
+def submission_of(options: WorkOptions, command: tuple[str, ...], *, notebook: bool = False) -> Submission:
+    """Return what the options say: the requested work and its code.
+
+    Raises:
+        InvalidInput: invalid or contradictory options, or a folder of code that cannot be sent.
+
+    """
+    cluster = ClusterSource(kubeconfig=options["kubeconfig"], context=options["context"])
+    image, environment = _image_of(options)
+    work, files = with_own_secret(_work_of(options, cluster, command, notebook=notebook), options["code"])
+    return Submission(
+        cluster=cluster,
+        work=work,
+        files=files,
+        image=image,
+        environment=environment,
+        dry_run=options["dry_run"],
+        detach=options["detach"],
+        delete_on_interrupt=options["cancel_on_interrupt"],
+    )
+
+
+def _work_of(options: WorkOptions, cluster: ClusterSource, command: tuple[str, ...], *, notebook: bool) -> WorkRequest:
+    """Return the requested work, without its own Secret.
 
     Raises:
         InvalidInput: invalid or contradictory options.
@@ -168,116 +220,117 @@ def request_of(given: WorkOptions, command: tuple[str, ...], *, notebook: bool =
         "--gpu-memory",
         "MIG instances and whole GPUs always have hardware isolation",
     )
-    data, (variables, folders) = data_of(given["data"]), secrets_of(given["secret"])
+    data, (variables, folders) = data_of(options["data"]), secrets_of(options["secret"])
     check_folders(
         (
-            *((("--code", CODE_FOLDER),) if given["code"] else ()),
-            *((f"ModelCache {each}", mount_path(each)) for each in (*given["model"], *data.caches)),
+            *((("--code", CODE_FOLDER),) if options["code"] else ()),
+            *((f"ModelCache {each}", mount_path(each)) for each in (*options["model"], *data.caches)),
             *((f"--data pvc/{name}", folder) for name, folder in data.claims),
             *((f"--secret {name}:{folder}", folder) for name, folder in folders),
         )
     )
-    env = (*(_pair("--env", each) for each in given["env"]), *data.env)
-    env_secrets = tuple(_secret(each) for each in given["env_secret"])
+    env = (*(_pair("--env", each) for each in options["env"]), *data.env)
+    env_secrets = tuple(_secret(each) for each in options["env_secret"])
     _check_variables((*(name for name, _ in env), *(name for name, _, _ in env_secrets)))
-    image, words = _image_of(given)
-    limits = _limits(given) | data.limits
-    requested = JobRequest(
-        name=given["name"] and checked("--name", given["name"], NameFormat.LABEL),
-        prefix=f"{_NOT_IN_NAMES.sub('-', words).strip('-')[:_LONGEST_PREFIX] or 'run'}-",
-        namespace=_namespace(given),
-        image=image,
+    limits = _limits(options) | data.limits
+    work = WorkRequest(
+        name=options["name"] and checked("--name", options["name"], NameFormat.LABEL),
+        prefix=_prefix(options),
+        namespace=_namespace(options, cluster),
         command=tuple(checked_text("the command", each) for each in command),
         limits=limits,
-        annotations=_annotations(given),
-        scheduler=SCHEDULER_NAME if given["gpu_memory"] or given["gpu_model"] else "",
+        annotations=_annotations(options),
+        scheduler=SCHEDULER_NAME if options["gpu_memory"] or options["gpu_model"] else "",
         env=env,
         env_secrets=env_secrets,
         secrets=variables,
         secret_folders=folders,
         claims=data.claims,
-        queue=given["queue"] and checked("--queue", given["queue"], NameFormat.LABEL),
+        queue=options["queue"] and checked("--queue", options["queue"], NameFormat.LABEL),
         notebook=notebook,
-        user=given["user"] or 0,
+        user=options["user"] or 0,
     )
-    _check_need(requested)
-    return requested
+    _check_need(work)
+    return work
 
 
-def _check_need(requested: JobRequest) -> None:
-    """Refuse a pod that the scheduler's server would refuse on every node."""
-    template = job_object(requested)["spec"]["template"]
+def _check_need(work: WorkRequest) -> None:
+    """Refuse a pod that the scheduler's server would refuse on every node, whatever its image is."""
+    template = job_object(work.in_image("any"))["spec"]["template"]
     pod = Field(Document(source="the Job", number=1, data=template, first_line=1), template)
     try:
         read_need(pod)
     except InvalidInput as error:
-        subject = error.subject.replace(
-            pod.place, "the Job", 1
-        )  # a line of a Job that nobody has seen yet says nothing
+        # a line of a Job that nobody has seen yet says nothing
+        subject = error.subject.replace(pod.place, "the Job", 1)
         raise InvalidInput(subject, found=error.found, expected=error.expected, hint=error.hint) from error
 
 
-def _image_of(given: WorkOptions) -> tuple[str, str]:
-    """Return the image, empty for that of an environment, and a short name."""
-    image, environment = given["image"], given["environment"]
+def _image_of(options: WorkOptions) -> tuple[str, str]:
+    """Return the image and the environment, of which one is empty."""
+    image, environment = options["image"], options["environment"]
     if image and environment:
         raise InvalidInput("--image and --environment", found="both", hint="give one of them")
     if not image and not environment:
         hint = "give one of them; `tessera environments` lists environments"
         raise InvalidInput("--image or --environment", found="neither is given", hint=hint)
-    if environment:
-        return "", environment
-    checked("--image", image, NameFormat.IMAGE)
-    return image, image.rpartition("/")[2].partition(":")[0].partition("@")[0].lower()
+    return image and checked("--image", image, NameFormat.IMAGE), environment
 
 
-def _limits(given: WorkOptions) -> dict[str, str]:
+def _prefix(options: WorkOptions) -> str:
+    """Return the beginning of the names of a Job and its Secret: the environment or image in short."""
+    name = options["image"].rpartition("/")[2].partition(":")[0].partition("@")[0].lower()
+    words = _NOT_IN_NAMES.sub("-", options["environment"] or name).strip("-")
+    return f"{words[:_LONGEST_PREFIX] or 'run'}-"
+
+
+def _limits(options: WorkOptions) -> dict[str, str]:
     """Return the amounts by resource."""
-    if given["slice"] and (given["gpu_memory"] or given["gpus"]):
-        other = "--gpu-memory" if given["gpu_memory"] else "--gpus"
+    if options["slice"] and (options["gpu_memory"] or options["gpus"]):
+        other = "--gpu-memory" if options["gpu_memory"] else "--gpus"
         raise InvalidInput(f"--slice and {other}", found="both", hint="give one of them")
     limits: dict[str, str] = {}
-    if given["gpu_memory"]:
-        amounts = {GPU_MEMORY: given["gpu_memory"], GPU_COMPUTE: given["gpu_compute"], GPU_COUNT: given["gpus"]}
+    if options["gpu_memory"]:
+        amounts = {GPU_MEMORY: options["gpu_memory"], GPU_COMPUTE: options["gpu_compute"], GPU_COUNT: options["gpus"]}
         limits |= {resource: str(amount) for resource, amount in amounts.items() if amount}
-    elif given["gpus"]:
-        limits[GPU_RESOURCE] = str(given["gpus"])
-    if given["slice"]:
-        limits[checked_slice("--slice", given["slice"])] = "1"
-    limits |= {f"{MODEL_RESOURCE}{checked('--model', each, NameFormat.LABEL)}": "1" for each in given["model"]}
-    if given["cpu"]:
-        limits["cpu"] = checked_cpu("--cpu", given["cpu"])
-    if given["memory"]:
-        limits["memory"] = checked_memory("--memory", given["memory"])
+    elif options["gpus"]:
+        limits[GPU_RESOURCE] = str(options["gpus"])
+    if options["slice"]:
+        limits[checked_slice("--slice", options["slice"])] = "1"
+    limits |= {f"{MODEL_RESOURCE}{checked('--model', each, NameFormat.LABEL)}": "1" for each in options["model"]}
+    if options["cpu"]:
+        limits["cpu"] = checked_cpu("--cpu", options["cpu"])
+    if options["memory"]:
+        limits["memory"] = checked_memory("--memory", options["memory"])
     return limits
 
 
-def _annotations(given: WorkOptions) -> dict[str, str]:
+def _annotations(options: WorkOptions) -> dict[str, str]:
     """Return what the pod requires of its GPU besides amounts.
 
     Raises:
         InvalidInput: an unknown GPU model, or one without a GPU.
 
     """
-    annotations = {ISOLATION: given["isolation"]} if given["isolation"] else {}
-    if not given["gpu_model"]:
+    annotations = {ISOLATION: options["isolation"]} if options["isolation"] else {}
+    if not options["gpu_model"]:
         return annotations
-    if not (given["gpu_memory"] or given["gpus"] or given["slice"]):
+    if not (options["gpu_memory"] or options["gpus"] or options["slice"]):
         hint = "give --gpu-memory, --gpus or --slice as well"
         raise InvalidInput("--gpu-model", found="the pod requests no GPU", hint=hint)
-    for each in given["gpu_model"]:
+    for each in options["gpu_model"]:
         try:
             model(each)
         except InvalidInput as error:
             raise InvalidInput("--gpu-model", found=error.found, expected=error.expected, hint=error.hint) from error
-    return annotations | {GPU_MODEL: ", ".join(given["gpu_model"])}
+    return annotations | {GPU_MODEL: ", ".join(options["gpu_model"])}
 
 
-def _namespace(given: WorkOptions) -> str:
+def _namespace(options: WorkOptions, cluster: ClusterSource) -> str:
     try:
-        return checked("--namespace", namespace_of(cluster_of(given), given["namespace"]), NameFormat.LABEL)
+        return checked("--namespace", namespace_of(cluster, options["namespace"]), NameFormat.LABEL)
     except InvalidInput:
-        if given["namespace"] or not given["dry_run"]:
+        if options["namespace"] or not options["dry_run"]:
             raise
         return "default"  # to print the objects no cluster is needed
 
