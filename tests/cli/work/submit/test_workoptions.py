@@ -111,6 +111,22 @@ def test_options_that_contradict_each_other_are_refused_before_a_cluster_is_look
     )
 
 
+NO_CLUSTER_NEEDED = {
+    "a GPU model without a GPU": ("--gpu-model=H100-80GB",),
+    "no such GPU model": ("--gpus=1", "--gpu-model=H200-1"),
+    "no variable": ("--env=A",),
+    "no name of a queue": ("--queue=A B",),
+    "a command that is no text": ("--", "\udcff"),
+}
+
+
+@pytest.mark.parametrize("case", NO_CLUSTER_NEEDED)
+def test_a_wrong_option_is_said_before_a_cluster_is_looked_for(case: str) -> None:
+    call = ("run", "--kubeconfig", "nowhere", "--image", "a", *NO_CLUSTER_NEEDED[case])
+    found = CliRunner().invoke(main, call)
+    assert (found.exit_code, "kubeconfig" in found.stderr) == (2, False), found.stderr
+
+
 @pytest.mark.parametrize("option", ["--gpu-compute=30", "--isolation=hardware"])
 def test_an_option_without_effect_is_refused_before_a_cluster_is_looked_for(option: str) -> None:
     found = CliRunner().invoke(main, ("run", "--kubeconfig", "nowhere", "--image", "a", "--slice", "1g.10gb", option))
@@ -145,7 +161,11 @@ REFUSED = {
     "less than no memory": (("--image", "a", "--memory", "-1Gi"), "--memory: -1Gi is -1073741824 bytes: write"),
     "a unit of GPU memory": (
         ("--image", "a", "--gpu-memory", "10GB"),
-        "--gpu-memory: '10GB' is not a number of GiB: write 10",
+        "--gpu-memory: '10GB' is not a whole number of GiB: write 10",
+    ),
+    "a part of a GiB": (
+        ("--image", "a", "--gpu-memory", "10.5"),
+        "--gpu-memory: '10.5' is not a whole number of GiB: write 10 or 11",
     ),
     "words of GPU memory": (
         ("--image", "a", "--gpu-memory", "much"),

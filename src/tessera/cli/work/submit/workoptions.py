@@ -47,14 +47,18 @@ class _Gib(WholeNumber):
     name = "GiB"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number; one with a unit is refused with what to write."""
+        """Return the number; one with a unit, and a fraction, are refused with what to write."""
         try:
             return int(super().convert(value, param, ctx))
         except click.BadParameter as error:
-            if (amount := re.match(r"[0-9]+(?=[A-Za-z ])", str(value))) is None:
+            if (amount := re.match(r"([0-9]+)(\.[0-9]+$|[A-Za-z ])", str(value))) is None:
                 raise
-            fix = f"write {amount[0]}"
-            raise InvalidInput("--gpu-memory", found=shown(value), expected="a number of GiB", hint=fix) from error
+            fix = f"write {amount[1]}"
+            if amount[2].startswith("."):
+                fix += f" or {int(amount[1]) + 1}"
+            raise InvalidInput(
+                "--gpu-memory", found=shown(value), expected="a whole number of GiB", hint=fix
+            ) from error
 
 
 class WorkOptions(TypedDict):
@@ -236,7 +240,6 @@ def _work_of(options: WorkOptions, cluster: ClusterSource, command: tuple[str, .
     work = WorkRequest(
         name=options["name"] and checked("--name", options["name"], NameFormat.LABEL),
         prefix=_prefix(options),
-        namespace=_namespace(options, cluster),
         command=tuple(checked_text("the command", each) for each in command),
         limits=limits,
         annotations=_annotations(options),
@@ -249,6 +252,7 @@ def _work_of(options: WorkOptions, cluster: ClusterSource, command: tuple[str, .
         queue=options["queue"] and checked("--queue", options["queue"], NameFormat.LABEL),
         notebook=notebook,
         user=options["user"] or 0,
+        namespace=_namespace(options, cluster),  # last, as a wrong option is said before a missing kubeconfig
     )
     _check_need(work)
     return work
