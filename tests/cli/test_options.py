@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from tessera.cli import COMMANDS, main
-from tessera.cli.options import Number, Port, Seconds, WholeNumber, output_option, write_output, write_outputs
+from tessera.cli.options import Number, PortNumber, Seconds, WholeNumber, output_option, write_output, write_outputs
 from tessera.errors import InvalidInput
 
 BOUNDS: dict[str, tuple[click.ParamType[Any], str]] = {
@@ -20,7 +20,7 @@ BOUNDS: dict[str, tuple[click.ParamType[Any], str]] = {
     "the least, and what a number's format can hold": (WholeNumber(1, (1 << 31) - 1), "--given N  [at least 1]"),
     "none below 0": (WholeNumber(0, 1 << 31), "--given N"),
     "those of a format": (WholeNumber(-(1 << 31), (1 << 31) - 1), "--given N"),
-    "a port": (Port(1), "--given PORT  [1 to 65535]"),
+    "a port": (PortNumber(1), "--given PORT  [1 to 65535]"),
     "any time": (Seconds(), "--given SECONDS  [more than 0]"),
     "a time": (Seconds(0.1, 31_536_000), "--given SECONDS  [at least 0.1]"),
     "open below": (Number(0, 100, min_open=True), "--given NUMBER  [more than 0, at most 100]"),

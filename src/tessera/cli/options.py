@@ -19,7 +19,7 @@ __all__ = [
     "CommandGroup",
     "FilledOption",
     "Number",
-    "Port",
+    "PortNumber",
     "Seconds",
     "WholeNumber",
     "check_output",
@@ -80,7 +80,7 @@ class WholeNumber(click.IntRange):
         return _bounds(self)
 
 
-class Port(WholeNumber):
+class PortNumber(WholeNumber):
     """A TCP port; 0 for any free one, or as the option says."""
 
     name = "port"
@@ -186,7 +186,7 @@ kubeconfig_option = click.option(
 
 
 health_option = click.option(
-    "--health-port", type=Port(), help="Port that answers GET /healthz and /readyz.  [default: none]"
+    "--health-port", type=PortNumber(), help="Port that answers GET /healthz and /readyz.  [default: none]"
 )
 """Adds `--health-port` to a command that runs in a pod."""
 

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from tessera.certificates import Tls
-from tessera.cli.options import Port, health_option, kubeconfig_option, refuse_without
+from tessera.cli.options import PortNumber, health_option, kubeconfig_option, refuse_without
 from tessera.cli.processes.logoptions import log_options
 from tessera.cli.processes.metricsoptions import metrics_options, metrics_port
 from tessera.cli.processes.prometheusoptions import prometheus_of, prometheus_options
@@ -61,7 +61,7 @@ _PROMETHEUS_BYTES = 64 << 20
     show_default=True,
     help="Address to listen on.",
 )
-@click.option("--port", type=Port(), default=8443, show_default=True, help="Port; 0 for any free one.")
+@click.option("--port", type=PortNumber(), default=8443, show_default=True, help="Port; 0 for any free one.")
 @click.option("--tls-certificate", type=_FILE, help="Certificate chain, PEM.")
 @click.option("--tls-key", type=_FILE, help="Private key, PEM.")
 @click.option(

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from tessera.certificates import Tls
-from tessera.cli.options import Port, with_options
+from tessera.cli.options import PortNumber, with_options
 from tessera.errors import InvalidInput
 from tessera.processports import MetricsPort
 
@@ -15,7 +15,7 @@ __all__ = ["metrics_options", "metrics_port"]
 
 _PEM = click.Path(path_type=Path, exists=True, dir_okay=False)
 metrics_options = with_options(
-    click.option("--metrics-port", type=Port(), help="Port that answers GET /metrics.  [default: none]"),
+    click.option("--metrics-port", type=PortNumber(), help="Port that answers GET /metrics.  [default: none]"),
     click.option("--metrics-certificate", type=_PEM, help="Serve it over TLS: PEM, read again when it is replaced."),
     click.option("--metrics-key", type=_PEM, help="The certificate's key, PEM."),
     click.option(

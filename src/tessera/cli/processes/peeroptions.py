@@ -9,7 +9,7 @@ import click
 
 from tessera.agent.storage.modelcache.peers import PeerService, PeerSettings
 from tessera.certificates import Tls
-from tessera.cli.options import Port, with_options
+from tessera.cli.options import PortNumber, with_options
 from tessera.errors import InvalidInput, shown
 from tessera.log import logger
 
@@ -25,7 +25,7 @@ peer_options = with_options(
         metavar="ADDRESS",
         help="Address of this pod, at which it serves chunks of models to agents of other nodes.  [default: none]",
     ),
-    click.option("--peer-port", type=Port(1), default=_PORT, show_default=True, help="Its port."),
+    click.option("--peer-port", type=PortNumber(1), default=_PORT, show_default=True, help="Its port."),
     click.option(
         "--peer-tls",
         metavar="DIR",

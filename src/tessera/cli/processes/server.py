@@ -10,7 +10,7 @@ import click
 
 from tessera.certificates import Tls
 from tessera.cli.options import (
-    Port,
+    PortNumber,
     Seconds,
     WholeNumber,
     health_option,
@@ -72,11 +72,11 @@ _POLICIES = tuple(name for name in POLICIES if name != "random")
     show_default=True,
     help="Address to listen on; beyond loopback only with TLS both ways.",
 )
-@click.option("--port", type=Port(), default=_SETTINGS.port, show_default=True, help="Port; 0 for any free one.")
+@click.option("--port", type=PortNumber(), default=_SETTINGS.port, show_default=True, help="Port; 0 for any free one.")
 @click.option("--tls-certificate", type=_FILE, help="Certificate chain, PEM.")
 @click.option("--tls-key", type=_FILE, help="Private key, PEM.")
 @click.option("--tls-client-authority", type=_FILE, help="CA of client certificates, PEM.")
-@click.option("--admission-port", type=Port(), help="Port of the admission webhook; none without.")
+@click.option("--admission-port", type=PortNumber(), help="Port of the admission webhook; none without.")
 @click.option(
     "--admission-host",
     metavar="ADDRESS",
@@ -92,7 +92,7 @@ _POLICIES = tuple(name for name in POLICIES if name != "random")
     metavar="FOLDER",
     help="Make the certificate in FOLDER, renew it, and write it into the webhook of the Helm chart.",
 )
-@click.option("--page-port", type=Port(), help="Port of the dashboard page; none without.")
+@click.option("--page-port", type=PortNumber(), help="Port of the dashboard page; none without.")
 @click.option(
     "--page-host",
     default="127.0.0.1",

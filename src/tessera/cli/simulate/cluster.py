@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.options import Number, Port
+from tessera.cli.options import Number, PortNumber
 from tessera.cli.signals import cancel_on_signal
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ Examples:
 @click.command("cluster", epilog=_EPILOG)
 @click.option(
     "--port",
-    type=Port(),
+    type=PortNumber(),
     default=8085,
     show_default=True,
     help="Port of the page; 0 for any free one.",

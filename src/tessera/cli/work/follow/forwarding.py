@@ -11,7 +11,7 @@ import click
 from tessera.api.kubernetes.jobs import NOTEBOOK_KEY
 from tessera.api.kubernetes.jobstates import JobState
 from tessera.api.kubernetes.notebooks import NOTEBOOK_PORT
-from tessera.cli.options import Port
+from tessera.cli.options import PortNumber
 from tessera.cli.work.follow.following import follow_job
 from tessera.clients.kube import SECRETS, Forbidden, Kube, Tunnel
 from tessera.errors import InvalidInput, TesseraError, Unavailable, shown
@@ -28,7 +28,7 @@ _PATIENCE_S = 20.0
 _QUESTION = b"GET /api HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n"
 
 port_option = click.option(
-    "--port", type=Port(1), help=f"Port on this machine.  [default: {NOTEBOOK_PORT}, or a free one]"
+    "--port", type=PortNumber(1), help=f"Port on this machine.  [default: {NOTEBOOK_PORT}, or a free one]"
 )
 
 
