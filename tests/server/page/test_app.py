@@ -1,6 +1,9 @@
 """The page's routes: its files, what they answer to whom, and how streams of updates end."""
 
 import asyncio
+import base64
+import hashlib
+import re
 from contextlib import AsyncExitStack, suppress
 
 import httpx2
@@ -29,9 +32,26 @@ async def test_its_files_come_with_headers_that_keep_others_out() -> None:
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert "unsafe" not in answer.headers["content-security-policy"]
         assert answer.headers["x-content-type-options"] == "nosniff"
-        for path in ("/none.js", "/app.py", "/..%2fapp.py", "/api/none"):
+        for path in ("/none.js", "/index.html", "/main.js", "/app.py", "/..%2fapp.py", "/api/none"):
             assert (await page.get(path)).status_code == 404
         assert (await page.client.post("/api/fleet")).status_code == 405
+
+
+async def test_the_first_page_names_files_of_its_version_and_no_others_are_answered() -> None:
+    async with served(MemoryKube()) as page:
+        first = (await page.get("/")).text
+        named = set(re.findall(r'(?:src|href)="([^"#?]+)"', first))
+        versions = {path.partition("/")[0] for path in named}
+        assert {path.partition("/")[2] for path in named} == {"icon.svg", "page.css", "main.js"}
+        async with page.events() as events:
+            assert versions == {(await events.next())[1]["version"]}, "what the server says that it is"
+        for path in named:
+            assert (await page.get(f"/{path}")).status_code == 200
+            assert (await page.get(f"/0123456789abcdef/{path.partition('/')[2]}")).status_code == 404
+        (inline,) = re.findall(r"<script>(.*?)</script>", first)
+        digest = base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()
+        policy = (await page.get("/")).headers["content-security-policy"]
+        assert f"script-src 'self' 'sha256-{digest}';" in policy
 
 
 async def test_without_sign_in_this_machine_alone_sees_everything() -> None:

@@ -3,16 +3,27 @@
 import asyncio
 import itertools
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from builders.fleetviews import VIEWS, applied
 from harness.virtualtime import run
-from tessera.api.tessera.page.fleetjson import write_change, write_event, write_fleet
+from tessera.api.tessera.page.fleetjson import (
+    PageChangeFields,
+    PageFleetFields,
+    write_change,
+    write_event,
+    write_fleet,
+)
 from tessera.core.explain.fleetscope import EVERYTHING, Scope
-from tessera.core.explain.fleetview import FleetChange, FleetView
+from tessera.core.explain.fleetview import FleetChange, FleetView, changes
 from tessera.errors import Unavailable
 from tessera.log import logger
 from tessera.measures import Measures
+from tessera.server.page import feed as module
 from tessera.server.page.feed import Channel, FleetFeed
 from tessera.server.settings import PageLimits
 
@@ -42,6 +53,35 @@ def test_a_new_viewer_gets_the_whole_fleet_and_then_each_change_once() -> None:
         "c-3",
     )
     assert channel.since("c-3") == ([], "c-3")
+
+
+def taken(shown: FleetView | None, event: bytes) -> FleetView:
+    """Return what a viewer sees after an event."""
+    head, _, data = event.removesuffix(b"\n\n").partition(b"data: ")
+    if head.startswith(b"event: fleet"):
+        fleet = msgspec.json.decode(data, type=PageFleetFields)
+        return msgspec.convert(fleet, FleetView, from_attributes=True)
+    assert shown is not None, "a change is of a fleet that was sent"
+    change = msgspec.json.decode(data, type=PageChangeFields)
+    return applied(shown, msgspec.convert(change, FleetChange, from_attributes=True))
+
+
+@given(st.lists(st.tuples(VIEWS, st.booleans()), max_size=12))
+def test_a_viewer_who_comes_and_goes_has_the_present_fleet_whenever_they_are_there(
+    steps: list[tuple[FleetView, bool]],
+) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "_KEPT", 3)
+        channel = Channel(EVERYTHING, "c")
+    shown, last = None, ""
+    for view, present in steps:
+        change = changes(channel.view or FleetView(nodes=()), view)
+        channel.take(view, write_change(change) if change else b"")
+        if present:
+            events, last = channel.since(last)
+            for each in events:
+                shown = taken(shown, each)
+            assert shown == view
 
 
 def test_a_view_without_a_change_is_no_event() -> None:

@@ -28,7 +28,7 @@ async def test_a_slow_gpu_is_marked_found_by_its_state_and_says_why() -> None:
         slow = "[...document.querySelectorAll('.gpu.slow')].map(each => each.dataset.gpu)"
         assert await tab.run(slow) == ["n001/4"]
         assert "slow" in (await tab.run("document.getElementById('legend').innerText")).split()
-        spoken = await tab.run("document.querySelector('.gpu.slow .spoken').textContent")
+        spoken = await tab.run("document.querySelector('.gpu.slow').ariaLabel")
         assert "; throttled: thermal; saturated: " in spoken
         details = await tab.run("document.getElementById('details').innerText")
         assert "throttled: thermal. Caused by research/w1 on this node." in details

@@ -2,11 +2,12 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from aiohttp import ClientSession, web
 
 from harness.browser import browser, find_browser
 from server.page.test_page_browser import DRAWN, fleet
@@ -101,13 +102,74 @@ async def test_a_page_that_stays_of_another_version_shows_nothing_of_it(
     program = find_browser()
     if program is None:
         pytest.skip("no Chromium: on Debian, apt-get install chromium-headless-shell")
-    other = earlier(tmp_path / "files", ("main.js", "meta[name=version]", "meta[name=viewport]"))
+    other = earlier(tmp_path / "files", ("main.js", ".at(-2)", ".at(-1)"))
     monkeypatch.setattr(app, "_FILES", other)
     async with browser(program) as tab, serving(await fleet(16)) as port:
         await tab.open(f"http://127.0.0.1:{port}/")
         await tab.until(f"{LOADED} && performance.getEntriesByType('navigation')[0].type === 'reload'")
         await tab.until("document.getElementById('connection').textContent.includes('another version')")
         assert await tab.run("document.getElementById('page').hidden")
+
+
+@asynccontextmanager
+async def balanced(choose: Callable[[str], int]) -> AsyncIterator[str]:
+    """Give the address of a balancer that chooses a server's port by the path of each request."""
+
+    async def relay(request: web.Request) -> web.StreamResponse:
+        async with session.get(f"http://127.0.0.1:{choose(request.path)}{request.path}") as answer:
+            kept = {name: answer.headers[name] for name in ("Content-Type", "Content-Security-Policy")}
+            relayed = web.StreamResponse(status=answer.status, headers=kept)
+            await relayed.prepare(request)
+            async for piece in answer.content.iter_any():
+                await relayed.write(piece)
+            return relayed
+
+    application = web.Application()
+    application.router.add_get("/{path:.*}", relay)
+    runner = web.AppRunner(application, handler_cancellation=True)
+    await runner.setup()
+    try:
+        async with ClientSession() as session:
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("mixed", ["/main.js", "/fleet.js", "/page.css"])
+async def test_a_page_whose_files_are_of_two_versions_waits_until_they_are_of_one(
+    mixed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while the replicas of a server are upgraded: the first page is of the new one, a file asked of the old one."""
+    program = find_browser()
+    if program is None:
+        pytest.skip("no Chromium: on Debian, apt-get install chromium-headless-shell")
+    kube, old = await fleet(16), earlier(tmp_path / "old", ("index.html", "<title>", "<title>Earlier "))
+    new = earlier(tmp_path / "new", ("index.html", "5000", "500"))
+    monkeypatch.setattr(app, "_FILES", old)
+    async with serving(kube) as old_port:
+        monkeypatch.setattr(app, "_FILES", new)
+        async with serving(kube) as new_port, browser(program) as tab:
+            asked: list[str] = []
+            there = asyncio.Event()
+
+            def choose(path: str) -> int:
+                if not path.endswith(mixed):
+                    return new_port
+                asked.append(path)
+                if len(asked) == 3:
+                    there.set()
+                return new_port if there.is_set() else old_port
+
+            async with balanced(choose) as url:
+                await tab.open(url)
+                async with asyncio.timeout(60):
+                    await there.wait()
+                await tab.until(f"{LOADED} && {DRAWN} && {STATE} === 'live' && document.title === 'GPUs · Tessera'")
+                assert len(asked) == 3, "it is loaded again until the file is there, and no longer"
+                assert {"404" in each for each in tab.console} == {True}
+                await tab.open("about:blank")  # its streams end
 
 
 async def test_streams_that_end_go_on_where_they_were() -> None:

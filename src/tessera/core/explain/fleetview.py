@@ -1,5 +1,6 @@
 """The fleet as the dashboard page shows it, and the changes between two moments."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -197,16 +198,17 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The difference between two views; None and empty for no change."""
+    """The difference between two views; None and empty for no change.
+
+    Activity and memory in use are merge patches: what changed, and None for what is no longer there. Source: RFC 7386.
+    """
 
     nodes: tuple[NodeView, ...] = ()
     """New or changed nodes."""
     gone: tuple[str, ...] = ()
     """Deleted nodes."""
-    activity: dict[str, int] | None = None
-    """Of the later view, in full; None if it is the same."""
-    memory_mib: dict[str, dict[str, int]] | None = None
-    """Likewise."""
+    activity: dict[str, int | None] = {}
+    memory_mib: dict[str, dict[str, int | None] | None] = {}
     rest: FleetView | None = None
     """The later view without nodes, activity and memory in use, if anything else changed."""
 
@@ -223,7 +225,20 @@ def changes(before: FleetView, after: FleetView) -> FleetChange:
     return FleetChange(
         nodes=tuple(each for each in after.nodes if known.get(each.name) != each),
         gone=tuple(name for name in known if name not in present),
-        activity=None if after.activity == before.activity else after.activity,
-        memory_mib=None if before.memory_mib == after.memory_mib else after.memory_mib,
+        activity=_merge_patch(before.activity, after.activity),
+        memory_mib=_gone(before.memory_mib, after.memory_mib)
+        | {
+            gpu: _merge_patch(before.memory_mib.get(gpu, {}), pods)
+            for gpu, pods in after.memory_mib.items()
+            if before.memory_mib.get(gpu) != pods
+        },
         rest=None if rest == former else rest,
     )
+
+
+def _merge_patch(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int | None]:
+    return _gone(before, after) | {name: value for name, value in after.items() if before.get(name) != value}
+
+
+def _gone(before: Mapping[str, object], after: Mapping[str, object]) -> dict[str, None]:
+    return {name: None for name in before if name not in after}

@@ -4,8 +4,10 @@ Source: WHATWG HTML, "Server-sent events"; Content Security Policy Level 3.
 """
 
 import asyncio
+import base64
 import hashlib
 import math
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from http import HTTPStatus
 from pathlib import Path
@@ -31,10 +33,13 @@ __all__ = ["make_page_app"]
 
 _FILES = Path(__file__).parent / "files"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-_VERSION = b'<meta name="version" content="">'
+_VERSION = b"VERSION/"
+_INLINE = re.compile(rb"<script>(.*?)</script>")
+_POLICY = (
+    "default-src 'none'; script-src {scripts}; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 _HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -55,25 +60,31 @@ class _Refused(Exception):
 
 
 class _Files:
-    """The page's files, with their version in the first page.
+    """The page's files: the first page, which names the version of the others, and these.
+
+    While several servers are upgraded, one may be asked for a file of a page that another has sent.
 
     Attributes:
         version: of all of them; of another one the scripts cannot read what this server sends.
+        policy: the Content-Security-Policy: scripts of this server, and the one inside of the first page.
 
     """
 
     def __init__(self) -> None:
-        self._content = {path.name: path.read_bytes() for path in sorted(_FILES.iterdir()) if path.suffix in _TYPES}
-        self.version = hashlib.sha256(b"".join(self._content.values())).hexdigest()[:16]
-        versioned = _VERSION.replace(b'""', f'"{self.version}"'.encode())
-        self._content["index.html"] = self._content["index.html"].replace(_VERSION, versioned)
+        content = {path.name: path.read_bytes() for path in sorted(_FILES.iterdir()) if path.suffix in _TYPES}
+        self.version = hashlib.sha256(b"".join(content.values())).hexdigest()[:16]
+        first = content.pop("index.html").replace(_VERSION, f"{self.version}/".encode())
+        self._content = {"": first} | {f"{self.version}/{name}": each for name, each in content.items()}
+        digests = [base64.b64encode(hashlib.sha256(each).digest()).decode() for each in _INLINE.findall(first)]
+        scripts = " ".join(["'self'", *(f"'sha256-{each}'" for each in digests)])
+        self.policy = _POLICY.format(scripts=scripts)
 
     async def answer(self, request: Request) -> Response:
-        name = request.path_params.get("name", "index.html")
-        if name not in self._content:
-            raise _Refused(HTTPStatus.NOT_FOUND, "no such page")
-        kind = _TYPES[Path(name).suffix]
-        return Response(self._content[name], media_type=kind, headers={"Cache-Control": "no-cache"})
+        path = request.path_params["path"]
+        if path not in self._content:
+            raise _Refused(HTTPStatus.NOT_FOUND, "no such page, or one of another version of the server")
+        kind = _TYPES[Path(path).suffix or ".html"]
+        return Response(self._content[path], media_type=kind, headers={"Cache-Control": "no-cache"})
 
 
 class _Handlers:
@@ -261,21 +272,20 @@ def make_page_app(
     handlers = _Handlers(feed, sign_in, waiting_for, limits, clock_s, log)
 
     def route(path: str, handler: _Handler) -> Route:
-        return Route(path, _guarded(handler, log, local=sign_in is None), methods=["GET"])
+        return Route(path, _guarded(handler, handlers.files.policy, log, local=sign_in is None), methods=["GET"])
 
     app = Starlette(
         routes=[
             route("/api/fleet", handlers.fleet),
             route("/api/events", handlers.events),
-            route("/", handlers.files.answer),
-            route("/{name}", handlers.files.answer),
+            route("/{path:path}", handlers.files.answer),
         ]
     )
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)
     return app
 
 
-def _guarded(handler: _Handler, log: Logger, *, local: bool) -> _Handler:
+def _guarded(handler: _Handler, policy: str, log: Logger, *, local: bool) -> _Handler:
     """Return the handler with headers against foreign scripts and frames, and with errors as HTTP answers."""
 
     async def guarded(request: Request) -> Response:
@@ -290,7 +300,7 @@ def _guarded(handler: _Handler, log: Logger, *, local: bool) -> _Handler:
         except Exception as error:
             log.exception("defect", path=request.url.path)
             answer = _problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"unexpected {type(error).__name__}")
-        answer.headers.update(_HEADERS)
+        answer.headers.update(_HEADERS | {"Content-Security-Policy": policy})
         if request.url.path.startswith("/api/"):
             answer.headers["Cache-Control"] = "no-store"
         return answer

@@ -173,8 +173,8 @@ class PageChangeFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
     nodes: tuple[PageNodeFields, ...] = ()
     gone: tuple[str, ...] = ()
-    activity: dict[str, int] | None = None
-    memory_mib: dict[str, dict[str, int]] | None = None
+    activity: dict[str, int | None] = {}
+    memory_mib: dict[str, dict[str, int | None] | None] = {}
     rest: PageFleetFields | None = None
 
 

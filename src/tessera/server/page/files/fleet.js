@@ -7,14 +7,14 @@ const NOTHING = {
 export class Fleet {
   nodes = new Map();
   rest = NOTHING;
-  activity = {}; // percent of its GPU or MIG instance that a pod uses, by namespace/pod
-  memoryMib = {}; // memory of a GPU that pods use, by its UUID and namespace/pod
+  activity = new Map(); // percent of its GPU or MIG instance that a pod uses, by namespace/pod
+  memoryMib = new Map(); // memory of a GPU that pods use, by its UUID and namespace/pod
 
   // Takes all of a fleet.
   replace(fleet) {
     this.nodes = new Map(fleet.nodes.map((node) => [node.name, complete(node)]));
-    this.activity = fleet.activity ?? {};
-    this.memoryMib = fleet.memoryMib ?? {};
+    this.activity = merged(new Map(), fleet.activity);
+    this.memoryMib = merged(new Map(), fleet.memoryMib);
     this.#take(fleet);
   }
 
@@ -29,8 +29,8 @@ export class Fleet {
       this.nodes.delete(name);
       changed.push(name);
     }
-    if (change.activity) this.activity = change.activity;
-    if (change.memoryMib) this.memoryMib = change.memoryMib;
+    merged(this.activity, change.activity);
+    merged(this.memoryMib, change.memoryMib);
     if (change.rest) this.#take(change.rest);
     return changed;
   }
@@ -39,6 +39,17 @@ export class Fleet {
     const { nodes, activity, memoryMib, ...rest } = fleet;
     this.rest = { ...NOTHING, ...rest };
   }
+}
+
+// Takes a merge patch (RFC 7386) into a map of numbers, or of such maps.
+function merged(known, patch) {
+  for (const name in patch) {
+    const value = patch[name];
+    if (value === null) known.delete(name);
+    else if (typeof value === "number") known.set(name, value);
+    else known.set(name, merged(known.get(name) ?? new Map(), value));
+  }
+  return known;
 }
 
 // Fields that are empty are left out of the answer.
@@ -64,12 +75,14 @@ export function owner(pod, by) {
   return by === "workload" ? `${pod.namespace}/${workload(pod)}` : pod.namespace;
 }
 
+const GROUPED = new Intl.NumberFormat("en-US"); // toLocaleString makes one at each call
+
 // Memory by the rule of `gib` in core/workload/units.py.
 export function gib(mib) {
   const value = mib / 1024;
   if (mib > 0 && value < 1) return `${Math.floor(mib)} MiB`;
   const parts = value >= 1000 ? 1 : 10;
-  return `${(Math.floor(value * parts) / parts).toLocaleString("en-US")} GiB`;
+  return `${GROUPED.format(Math.floor(value * parts) / parts)} GiB`;
 }
 
 // Why a GPU is slow.

@@ -8,7 +8,7 @@ import { Refused, follow } from "./stream.js";
 const by = (id) => document.getElementById(id);
 const FILTERS = ["namespace", "model", "state", "node", "color"];
 const TOKEN = "tessera-token";
-const VERSION = document.querySelector("meta[name=version]").content;
+const VERSION = new URL(import.meta.url).pathname.split("/").at(-2);
 const LOADED = "tessera-loaded-again"; // when, in ms since 1970
 const PAUSE_MS = 60000; // between two times that the page loads itself again
 
@@ -172,7 +172,8 @@ function drawPanels() {
   const place = selected.lastIndexOf("/");
   const node = fleet.nodes.get(selected.slice(0, place));
   const gpu = node?.gpus.find((each) => String(each.index) === selected.slice(place + 1));
-  drawDetails(by("details"), { node, gpu, activity: fleet.activity, memoryMib: fleet.memoryMib }, palette, filters, () => choose(""));
+  const memoryMib = fleet.memoryMib.get(gpu?.uuid);
+  drawDetails(by("details"), { node, gpu, activity: fleet.activity, memoryMib }, palette, filters, () => choose(""));
   by("columns").classList.toggle("wide", [...by("side").children].every((each) => each.hidden));
 }
 

@@ -5,6 +5,7 @@ import { gib, matcher, owner, slowness, workload } from "./fleet.js";
 const COLORS = 12;
 const DISTINCT = 7; // the first ones, which differ most
 const HIDDEN = "other namespaces";
+const BY_NAME = new Intl.Collator("en", { numeric: true }).compare;
 
 // Gives each owner a color, by the names of all that are shown first. It stays until the page is loaded again.
 export class Palette {
@@ -50,6 +51,8 @@ function hash(text) {
 
 export class Mosaic {
   #cards = new Map();
+  #shown = new Map(); // how many GPUs of each card are shown
+  #drawn = new WeakMap(); // what each strip was drawn from
   #focus = "";
 
   constructor(root, palette, choose) {
@@ -62,49 +65,40 @@ export class Mosaic {
     root.addEventListener("pointerover", (event) => this.#pointed(event.target));
   }
 
-  // Draws the nodes of these names anew, all of them without names.
+  // Draws what changed of the nodes of these names, of all of them without names.
   draw(fleet, filters, selected, names) {
     const shows = matcher(filters);
-    const order = [...fleet.nodes.keys()].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
-    let shown = 0;
+    const order = [...fleet.nodes.keys()].sort(BY_NAME);
     for (const name of names ?? order) {
       const node = fleet.nodes.get(name);
-      const old = this.#cards.get(name);
       if (!node) continue;
-      const focused = old?.contains(document.activeElement) ? document.activeElement.dataset.gpu : null;
-      const card = this.#card(node, shows, filters);
-      if (old) speak(old, card);
-      if (old?.isEqualNode(card)) continue; // what changed is said or shown elsewhere, such as what slows its GPUs
-      if (old) {
-        // The card stays: a new one would take a frame more until the browser knows that it is on the screen.
-        old.replaceChildren(...card.childNodes);
-        old.hidden = card.hidden;
-      } else this.#cards.set(name, card);
-      if (focused) old.querySelector(`[data-gpu="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+      // The card stays: a new one would take a frame more until the browser knows that it is on the screen.
+      if (!this.#cards.has(name)) this.#cards.set(name, empty());
+      this.#card(this.#cards.get(name), node, shows, filters);
     }
     for (const [name, card] of this.#cards) {
       if (fleet.nodes.has(name)) continue;
       card.remove();
       this.#cards.delete(name);
+      this.#shown.delete(name);
     }
     const cards = order.map((name) => this.#cards.get(name));
     cards.forEach((card, place) => {
       // Only what is not in its place: who is taken out loses the focus.
       if (this.root.children[place] !== card) this.root.insertBefore(card, this.root.children[place] ?? null);
     });
-    for (const card of cards) shown += card.hidden ? 0 : card.querySelectorAll(".gpu:not([hidden])").length;
     this.select(selected);
-    const count = this.root.querySelectorAll(".gpu").length;
+    const count = order.reduce((sum, name) => sum + fleet.nodes.get(name).gpus.length, 0);
     this.root.dataset.density = count > 240 ? "small" : count > 48 ? "medium" : "large";
-    return shown;
+    return [...this.#shown.values()].reduce((sum, shown) => sum + shown, 0);
   }
 
   select(selected) {
     for (const each of this.root.querySelectorAll('[aria-current="true"]')) each.removeAttribute("aria-current");
-    const chosen = this.root.querySelector(`[data-gpu="${CSS.escape(selected)}"]`);
-    chosen?.setAttribute("aria-current", "true");
+    const chosen = selected && this.root.querySelector(`[data-gpu="${CSS.escape(selected)}"]`);
+    if (chosen) chosen.setAttribute("aria-current", "true");
     if (!this.root.querySelector('.gpu[tabindex="0"]')) {
-      const first = chosen ?? this.root.querySelector(`[data-gpu="${CSS.escape(this.#focus)}"]`);
+      const first = chosen || this.root.querySelector(`[data-gpu="${CSS.escape(this.#focus)}"]`);
       (first ?? this.root.querySelector(".gpu:not([hidden])"))?.setAttribute("tabindex", "0");
     }
   }
@@ -117,8 +111,8 @@ export class Mosaic {
     return shown;
   }
 
-  #card(node, shows, filters) {
-    const card = element("article", "node");
+  #card(card, node, shows, filters) {
+    const [top, strips] = card.children;
     const title = element("h2", "", node.name);
     title.title = node.name;
     const models = [...new Set(node.gpus.map((gpu) => gpu.model))].join(", ");
@@ -126,27 +120,39 @@ export class Mosaic {
     const head = element("div", "head");
     head.append(title, about);
     if (!node.ready) head.append(element("span", "badge bad", "not ready"));
-    card.append(head);
-    if (node.problem) card.append(element("p", "problem", node.problem));
-    const strips = element("div", "strips");
+    renew(top, head, ...(node.problem ? [element("p", "problem", node.problem)] : []));
     let visible = 0;
-    for (const gpu of node.gpus) {
-      const strip = this.#strip(node, gpu, filters);
+    node.gpus.forEach((gpu, place) => {
+      const strip = this.#strip(strips, place, node, gpu, filters);
       strip.hidden = !shows(node, gpu);
       visible += strip.hidden ? 0 : 1;
-      strips.append(strip);
-    }
-    card.append(strips);
+    });
+    while (strips.children.length > node.gpus.length) strips.lastChild.remove();
     card.hidden = visible === 0 && (node.gpus.length > 0 || Object.values(filters).some(Boolean));
-    return card;
+    this.#shown.set(node.name, visible);
   }
 
-  #strip(node, gpu, filters) {
+  // Returns the strip of a GPU at its place among those of its node, drawn anew where anything of it changed.
+  #strip(strips, place, node, gpu, filters) {
+    const old = strips.children[place];
+    const colors = gpu.parts.flatMap((part) => part.pods.map((pod) => this.palette.number(owner(pod, filters.color))));
+    const drawn = JSON.stringify([gpu, colors, filters.namespace]);
+    if (old && this.#drawn.get(old) === drawn) return old;
+    const strip = this.#made(node, gpu, filters);
+    this.#drawn.set(strip, drawn);
+    const focused = old && old === document.activeElement;
+    if (old) old.replaceWith(strip);
+    else strips.append(strip);
+    if (focused) strip.focus({ preventScroll: true });
+    return strip;
+  }
+
+  #made(node, gpu, filters) {
     const strip = element("button", "gpu");
     strip.type = "button";
     strip.tabIndex = -1;
     strip.dataset.gpu = `${node.name}/${gpu.index}`;
-    strip.append(element("span", "spoken", describe(node, gpu)));
+    strip.setAttribute("aria-label", describe(node, gpu));
     if (gpu.contention.length) strip.classList.add("slow");
     if (gpu.problems.length) strip.classList.add("bad");
     const index = element("span", "index", String(gpu.index));
@@ -198,7 +204,7 @@ export class Mosaic {
   // A tooltip for the one GPU that is pointed at: a thousand of them would make the page large.
   #pointed(target) {
     const strip = target.closest(".gpu");
-    if (strip) strip.title = strip.querySelector(".spoken").textContent;
+    if (strip) strip.title = strip.getAttribute("aria-label");
     for (const each of this.root.querySelectorAll(".gpu[title]")) if (each !== strip) each.removeAttribute("title");
   }
 
@@ -259,14 +265,10 @@ export function renew(parent, ...content) {
   (successor ?? document.getElementById("gpus")).focus({ preventScroll: true });
 }
 
-// Takes over what is said of the GPUs of a card: words alone are no reason to draw it anew.
-function speak(old, card) {
-  const [former, now] = [old, card].map((each) => each.querySelectorAll(".spoken"));
-  if (former.length !== now.length) return;
-  former.forEach((each, place) => {
-    const words = now[place].textContent;
-    if (each.textContent !== words) each.textContent = words;
-  });
+function empty() {
+  const card = element("article", "node");
+  card.append(element("div"), element("div", "strips"));
+  return card;
 }
 
 // A link within the page: it chooses a GPU, or sets a filter.

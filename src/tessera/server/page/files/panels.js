@@ -276,7 +276,7 @@ export function drawDetails(section, { node, gpu, activity, memoryMib }, palette
     layouts.append(element("dt", "", "Planned layout"), element("dd", "", planned));
     content.push(layouts);
   }
-  content.push(table(gpu, activity, memoryMib[gpu.uuid] ?? {}, palette, filters));
+  content.push(table(gpu, activity, memoryMib, palette, filters));
   if (node.images.length) {
     content.push(element("h3", "", `Images on ${node.name}`));
     const images = element("ul", "images");
@@ -342,8 +342,8 @@ function table(gpu, activity, memoryMib, palette, filters) {
         cell.append(state);
       }
       const name = pod?.pod ? `${pod.namespace}/${pod.pod}` : "";
-      const active = activity[name];
-      const used = inAll.has(name) ? undefined : memoryMib[name];
+      const active = activity.get(name);
+      const used = inAll.has(name) ? undefined : memoryMib?.get(name);
       inAll.add(name);
       row.append(cell, element("td", "", used === undefined ? "" : gib(used)));
       row.append(element("td", "", active === undefined ? (part.idle ? "idle" : "") : `${active} %`));
