@@ -1,7 +1,8 @@
 """Listings in pages: all rows of those that end, and an error for those that do not."""
 
+from collections.abc import Callable
 from itertools import count
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pytest
 from hypothesis import assume, given
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 
 from tessera.clients.store import Refused, Temporary
 from tessera.clients.store.pages import all_pages
+
+T = TypeVar("T")
 
 
 class Row(NamedTuple):
@@ -85,7 +88,7 @@ def test_a_listing_without_progress_is_given_up_in_its_time(case: str) -> None:
     size, page_s, last = SLOW[case]
     listing = Listing(size, page_s)
     with pytest.raises(Temporary, match="the listing brought fewer than 1,000 objects in 36 s"):
-        all_pages(listing.page, listing.now)
+        all_pages(listing.page, now=listing.now)
     assert abs(listing.read - last) <= 1
 
 
@@ -98,9 +101,9 @@ def test_a_listing_is_given_up_exactly_where_36_s_pass_before_the_page_with_the_
     assume(abs(fewer_s - 36.0) > 0.001)
     if fewer_s > 36.0:
         with pytest.raises(Temporary, match="fewer than 1,000 objects"):
-            all_pages(listing.page, listing.now)
+            all_pages(listing.page, now=listing.now)
     else:
-        assert len(all_pages(listing.page, listing.now)) == 20 * size
+        assert len(all_pages(listing.page, now=listing.now)) == 20 * size
 
 
 @pytest.mark.parametrize(("name_length", "most"), [(40, 2_850_000), (1024, 790_000)])
@@ -112,8 +115,10 @@ def test_a_listing_is_refused_where_it_would_take_a_gib_of_memory(name_length: i
         rows, following = listing.page(token)
         return rows + others, following
 
-    with pytest.raises(Refused, match=r"the listing has [0-9,]+ objects, and there are more: a list of over a GiB"):
-        all_pages(read, listing.now)
+    with pytest.raises(
+        Refused, match=r"the listing has [0-9,]+ objects in [0-9,]+ pages, and there are more: too many for a GiB"
+    ):
+        all_pages(read, now=listing.now)
     assert most - 100_000 < listing.read * 50_000 < most + 100_000
 
 
@@ -125,4 +130,41 @@ def test_pages_without_an_object_are_no_end_where_one_comes_in_time() -> None:
         return rows_of(str(number), sizes[number]), str(number + 1) if number + 1 < len(sizes) else None
 
     times = count()
-    assert len(all_pages(read, lambda: next(times) * 0.017)) == 1001
+    assert len(all_pages(read, now=lambda: next(times) * 0.017)) == 1001
+
+
+def test_a_listing_of_pages_of_an_object_each_is_refused_at_the_16385th() -> None:
+    listing = Listing(1, 0.001, pages=20_000)
+    with pytest.raises(Refused, match="the listing has 16,384 objects in 16,384 pages, and there are more"):
+        all_pages(listing.page, now=listing.now)
+    assert listing.read == 16_385
+
+
+@given(st.lists(st.tuples(st.integers(0, 1200), st.floats(0, 5)), min_size=1, max_size=7))
+def test_each_page_is_retried_alone_with_patience_since_the_last_thousand_rows(pages: list[tuple[int, float]]) -> None:
+    now, recent, progress_s, want = 0.0, 0, 0.0, []
+    for size, page_s in pages:
+        want += [progress_s, progress_s]
+        now, recent = now + page_s, recent + size
+        if recent >= 1000:
+            progress_s, recent = now, 0
+    clock, asked, found = [0.0], list[str](), list[float]()
+
+    def read(token: str) -> tuple[list[Row], str | None]:
+        asked.append(token)
+        number = int(token or 0)
+        if asked.count(token) == 1:
+            raise Temporary("status 503")
+        clock[0] += pages[number][1]
+        return rows_of(str(number), pages[number][0]), str(number + 1) if number + 1 < len(pages) else None
+
+    def retry(request: Callable[[], T], since: float) -> T:
+        found.append(since)
+        try:
+            return request()
+        except Temporary:
+            return retry(request, since)
+
+    assert len(all_pages(read, retry, lambda: clock[0])) == sum(size for size, _ in pages)
+    assert found == want
+    assert asked == [each for number in range(len(pages)) for each in [str(number or "")] * 2]

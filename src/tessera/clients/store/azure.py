@@ -23,7 +23,7 @@ from tessera.clients.store.bucketnames import no_bucket
 from tessera.clients.store.http1 import Endpoint, Response, request_of
 from tessera.clients.store.pages import all_pages
 from tessera.clients.store.pipelines import pipelined
-from tessera.clients.store.protocol import Contents, Refused, Temporary
+from tessera.clients.store.protocol import Contents, Refused, Retry, Temporary, once
 from tessera.clients.store.ranges import condition, read_range
 from tessera.core.storage.models.revisions import StoredObject
 from tessera.errors import InvalidInput, shown
@@ -175,9 +175,9 @@ class AzureStore:
             return target
         return f"{target}{'&' if '?' in target else '?'}{self._settings.sas}"
 
-    def objects(self) -> tuple[StoredObject, ...]:
+    def objects(self, retry: Retry = once, /) -> tuple[StoredObject, ...]:
         """Return all blobs, page by page."""
-        return tuple(all_pages(self._read_page))
+        return tuple(all_pages(self._read_page, retry))
 
     def _read_page(self, marker: str) -> tuple[list[StoredObject], str | None]:
         query = {"comp": "list", "prefix": self._prefix, "restype": "container"}

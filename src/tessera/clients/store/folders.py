@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tessera.clients.store.protocol import Changed, Contents, Refused, Temporary
+from tessera.clients.store.protocol import Changed, Contents, Refused, Retry, Temporary, once
 from tessera.core.storage.models.revisions import StoredObject
 
 __all__ = ["FolderStore"]
@@ -37,7 +37,7 @@ class FolderStore:
         """Return whether a path is in the folder, or is the folder, wherever links lead."""
         return path.resolve().is_relative_to(self._folder.resolve())
 
-    def objects(self) -> tuple[StoredObject, ...]:
+    def objects(self, _retry: Retry = once, /) -> tuple[StoredObject, ...]:
         """Return all files; the ETag is derived from size, change times and inode."""
         self.requests += 1
         if not self._folder.is_dir():

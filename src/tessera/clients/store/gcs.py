@@ -22,7 +22,7 @@ from tessera.clients.store.bucketnames import no_bucket
 from tessera.clients.store.http1 import Endpoint, Response, request_of
 from tessera.clients.store.pages import all_pages
 from tessera.clients.store.pipelines import pipelined
-from tessera.clients.store.protocol import Changed, Contents, Refused, Temporary
+from tessera.clients.store.protocol import Changed, Contents, Refused, Retry, Temporary, once
 from tessera.clients.store.ranges import read_range
 from tessera.core.storage.models.revisions import StoredObject
 from tessera.errors import UNDECODABLE, InvalidInput
@@ -153,9 +153,9 @@ class GcsStore:
             headers["Range"] = f"bytes={start}-{stop - 1}"
         return {**headers, **(self._token.headers() if self._token else {})}
 
-    def objects(self) -> tuple[StoredObject, ...]:
+    def objects(self, retry: Retry = once, /) -> tuple[StoredObject, ...]:
         """Return all objects, page by page."""
-        return tuple(all_pages(self._read_page))
+        return tuple(all_pages(self._read_page, retry))
 
     def _read_page(self, token: str) -> tuple[list[StoredObject], str | None]:
         query = {"fields": _FIELDS, "prefix": self._prefix} | ({"pageToken": token} if token else {})

@@ -15,7 +15,7 @@ import msgspec
 from tessera.api.fields import error_phrase
 from tessera.clients.store.http1 import Endpoint, Response
 from tessera.clients.store.pages import all_pages
-from tessera.clients.store.protocol import Contents, Refused, Temporary
+from tessera.clients.store.protocol import Contents, Refused, Retry, Temporary, once
 from tessera.clients.store.ranges import read_range
 from tessera.core.storage.models.revisions import StoredObject
 from tessera.errors import UNDECODABLE, InvalidInput, shown
@@ -116,7 +116,7 @@ class HubStore:
         """Number of requests, of the hub and of the servers that it redirects to."""
         return sum(each.requests for each in tuple(self._endpoints.values()))
 
-    def objects(self) -> tuple[StoredObject, ...]:
+    def objects(self, retry: Retry = once, /) -> tuple[StoredObject, ...]:
         """Return all files of the revision's current commit."""
         kind, name, revision, folder = self._repository
         top = f"{self._hub.geturl()}/api/{kind}/{name}"
@@ -134,7 +134,7 @@ class HubStore:
             entries = _decode(content, tuple[_Entry, ...])
             return entries, self._below_hub(_followed(address, more)) if more else None
 
-        return tuple(self._object(each) for each in all_pages(read) if each.type == "file")
+        return tuple(self._object(each) for each in all_pages(read, retry) if each.type == "file")
 
     def _object(self, entry: _Entry) -> StoredObject:
         folder = self._repository.folder

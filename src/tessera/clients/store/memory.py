@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 
-from tessera.clients.store.protocol import Changed, Contents, Refused
+from tessera.clients.store.protocol import Changed, Contents, Refused, Retry, once
 from tessera.core.storage.models.revisions import StoredObject
 
 __all__ = ["MemoryStore"]
@@ -26,7 +26,7 @@ class MemoryStore:
         self.source = source
         self.requests = 0
 
-    def objects(self) -> tuple[StoredObject, ...]:
+    def objects(self, _retry: Retry = once, /) -> tuple[StoredObject, ...]:
         """Return all objects, each with the MD5 of its content."""
         self.requests += 1
         return tuple(_listed(path, content) for path, content in sorted(self.contents.items()))

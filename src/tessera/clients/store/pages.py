@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
-from tessera.clients.store.protocol import Refused, Temporary
-from tessera.core.storage.retries import Attempts, Patience
+from tessera.clients.store.protocol import Refused, Retry, Temporary, once
+from tessera.core.storage.retries import Patience
 
 __all__ = ["all_pages"]
 
@@ -13,7 +14,9 @@ _MOST_BYTES = 2**30
 """Of rows: about 2.8 million objects with names of 40 characters, for which a process had 1,052 MiB at its peak."""
 _ROW_BYTES = 336
 """What a row takes beside its name, as measured with an ETag that is an MD5."""
-_PACE = Patience(stall_s=Patience().give_up_s, progress_bytes=1000)
+_PAGE_BYTES = 64 * 1024
+"""What a page counts at least, so that there are at most 16,384 of them."""
+_PACE_ROWS, _PACE_S = 1000, Patience().give_up_s
 """A listing goes on while so many rows come in this time: a page of S3, which usually takes less than a second."""
 
 
@@ -26,32 +29,35 @@ _Row = TypeVar("_Row", bound=_Named)
 
 
 def all_pages(
-    read: Callable[[str], tuple[Sequence[_Row], str | None]], now: Callable[[], float] = time.monotonic
+    read: Callable[[str], tuple[Sequence[_Row], str | None]],
+    retry: Retry = once,
+    now: Callable[[], float] = time.monotonic,
 ) -> list[_Row]:
     """Return the rows of all pages.
 
     Args:
         read: returns the rows of a page by its token, which is empty for the first one, and the token of the next
             page; None after the last one.
+        retry: reads each page; what came before is kept. The last progress is when a thousand rows had come.
         now: seconds of a monotonic clock.
 
     Raises:
         Temporary: the pages repeat, so that there is no last one, or fewer than a thousand rows came in 36 s.
-        Refused: the rows take more than a GiB of memory.
+        Refused: the rows take more than a GiB of memory, or come in more than 16,384 pages.
 
     """
     found: list[_Row] = []
     token, known, first, row_bytes = "", {""}, set[str](), 0
-    pace = Attempts(_PACE, now())
+    progress_s, recent = now(), 0
     while True:
-        rows, following = read(token)
+        rows, following = retry(partial(read, token), progress_s)
         if rows and rows[0].path in first:
             break
         first.update(each.path for each in rows[:1])
-        row_bytes += sum(_ROW_BYTES + len(each.path) for each in rows)
+        row_bytes += max(_PAGE_BYTES, sum(_ROW_BYTES + len(each.path) for each in rows))
         if row_bytes > _MOST_BYTES:
-            problem = f"{len(found):,} objects, and there are more: a list of over a GiB"
-            raise Refused(f"the listing has {problem}", fix="name a folder of the model")
+            problem = f"{len(found):,} objects in {len(known) - 1:,} pages, and there are more"
+            raise Refused(f"the listing has {problem}: too many for a GiB of memory", fix="name a folder of the model")
         found += rows
         if following is None:
             return found
@@ -59,7 +65,9 @@ def all_pages(
             break
         known.add(following)
         token = following
-        pace.progress(now(), len(rows))
-        if pace.has_stalled(now()):
-            raise Temporary(f"the listing brought fewer than {_PACE.progress_bytes:,} objects in {_PACE.stall_s:.0f} s")
+        recent += len(rows)
+        if recent >= _PACE_ROWS:
+            progress_s, recent = now(), 0
+        elif now() - progress_s >= _PACE_S:
+            raise Temporary(f"the listing brought fewer than {_PACE_ROWS:,} objects in {_PACE_S:.0f} s")
     raise Temporary("the listing does not end: its pages repeat")

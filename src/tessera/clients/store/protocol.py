@@ -1,12 +1,14 @@
 """The interface of a store of objects: list them, read a range of one."""
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tessera.core.storage.models.revisions import StoredObject
 
-__all__ = ["SMALL_BYTES", "Body", "Changed", "Contents", "ObjectStore", "Refused", "Temporary"]
+__all__ = ["SMALL_BYTES", "Body", "Changed", "Contents", "ObjectStore", "Refused", "Retry", "Temporary", "once"]
+
+_T = TypeVar("_T")
 
 SMALL_BYTES = 64 * 1024
 """Of objects whose requests cost more than their bytes."""
@@ -66,6 +68,18 @@ class Body(Protocol):
         """
 
 
+class Retry(Protocol):
+    """Returns the answer to a request, which is sent again after a temporary failure."""
+
+    def __call__(self, request: Callable[[], _T], since: float, /) -> _T:
+        """Return the answer; `since` is when progress was last made, on the monotonic clock."""
+
+
+def once(request: Callable[[], _T], _since: float) -> _T:
+    """Return the answer to a request that is sent once."""
+    return request()
+
+
 class ObjectStore(Protocol):
     """Objects below one source; thread-safe.
 
@@ -84,8 +98,8 @@ class ObjectStore(Protocol):
     def pipelines(self) -> bool:
         """Whether many small objects arrive faster by `read_small` than by a `read` each."""
 
-    def objects(self) -> tuple[StoredObject, ...]:
-        """Return all objects, with names below the source."""
+    def objects(self, retry: Retry = once, /) -> tuple[StoredObject, ...]:
+        """Return all objects, with names below the source; where they come in pages, each page is retried alone."""
 
     def read_small(self, objects: Iterable[StoredObject]) -> Contents:
         """Yield objects of 1 to `SMALL_BYTES` bytes with their content, in any order.

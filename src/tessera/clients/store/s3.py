@@ -17,7 +17,7 @@ from tessera.clients.store.bucketnames import no_bucket
 from tessera.clients.store.http1 import Endpoint, Response, request_of
 from tessera.clients.store.pages import all_pages
 from tessera.clients.store.pipelines import pipelined
-from tessera.clients.store.protocol import Contents, Refused, Temporary
+from tessera.clients.store.protocol import Contents, Refused, Retry, Temporary, once
 from tessera.clients.store.ranges import condition, read_range
 from tessera.core.storage.models.revisions import StoredObject
 from tessera.errors import InvalidInput, shown
@@ -209,9 +209,9 @@ class S3Store:
     def _headers(self, target: str, more: Mapping[str, str]) -> dict[str, str]:
         return sign(self._settings, self._clock(), target, {"Host": self._endpoint.host, **more})
 
-    def objects(self) -> tuple[StoredObject, ...]:
+    def objects(self, retry: Retry = once, /) -> tuple[StoredObject, ...]:
         """Return all objects, page by page."""
-        return tuple(all_pages(self._read_page))
+        return tuple(all_pages(self._read_page, retry))
 
     def _read_page(self, token: str) -> tuple[list[StoredObject], str | None]:
         query = {"encoding-type": "url", "list-type": "2", "prefix": self._prefix}

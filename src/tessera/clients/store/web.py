@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from tessera.clients.store.http1 import Endpoint, Response, request_of
 from tessera.clients.store.pipelines import pipelined
-from tessera.clients.store.protocol import Contents, Refused, Temporary
+from tessera.clients.store.protocol import Contents, Refused, Retry, Temporary, once
 from tessera.clients.store.ranges import condition, read_range
 from tessera.core.storage.models.revisions import StoredObject
 
@@ -48,7 +48,7 @@ class WebStore:
         """Number of requests."""
         return self._endpoint.requests
 
-    def objects(self) -> tuple[StoredObject, ...]:
+    def objects(self, _retry: Retry = once, /) -> tuple[StoredObject, ...]:
         """Return the files; their sizes and ETags are requested one by one, several at a time."""
         if not self._top.endswith("/"):
             return (self._object(self._top, unquote(self._top.rpartition("/")[2])),)

@@ -221,7 +221,7 @@ async def test_a_fetch_that_ends_when_its_model_is_not_desired_any_more_needs_no
 )
 async def test_an_error_of_the_disk_has_its_fix(code: int, want: str, tmp_path: Path) -> None:
     class Failing(MemoryStore):
-        def objects(self) -> tuple[StoredObject, ...]:
+        def objects(self, *_: object) -> tuple[StoredObject, ...]:
             raise OSError(code, os.strerror(code))
 
     async def opened(_model: DesiredModel) -> OpenedSource:
@@ -243,7 +243,7 @@ class Silent:
         self.lists, self.etag = lists, etag
         self.asked = threading.Semaphore(0)
 
-    def objects(self) -> tuple[StoredObject, ...]:
+    def objects(self, *_: object) -> tuple[StoredObject, ...]:
         if self.lists:
             return (StoredObject("w", 3 * CHUNK_BYTES, self.etag),)
         self.asked.release()

@@ -111,7 +111,7 @@ class CancelingStore(MemoryStore):
 
     cancellation = Cancellation()
 
-    def objects(self) -> tuple[StoredObject, ...]:
+    def objects(self, *_: object) -> tuple[StoredObject, ...]:
         self.cancellation.cancel()
         return super().objects()
 

@@ -1,21 +1,25 @@
 """Objects fetched into files: what is cut off goes on, what changed or is damaged is noticed."""
 
 import os
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from harness.flakys3 import FlakyS3
 from harness.modelsyncs import CONTENTS, LARGE, MANY, QUICK, content, run, s3
+from harness.serving import served
 from tessera.agent.storage.models.cancellation import Canceled, Cancellation
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.journal import Journal
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.agent.storage.models.sync import sync
-from tessera.clients.store import Body, MemoryStore, Temporary
-from tessera.clients.store.protocol import Contents
+from tessera.agent.storage.models.transfer import listed
+from tessera.clients.store import Body, MemoryStore, ObjectStore, Retry, Temporary, open_store
+from tessera.clients.store.protocol import Contents, once
 from tessera.core.storage.models.revisions import CHUNK_BYTES, StoredObject
 from tessera.core.storage.retries import Patience
 from tessera.errors import Conflict, Unavailable
@@ -155,7 +159,7 @@ class Untold:
         self._then, self._after, self._breaks = then, after, breaks
         self.requests = 0
 
-    def objects(self) -> tuple[StoredObject, ...]:
+    def objects(self, *_: object) -> tuple[StoredObject, ...]:
         return tuple(StoredObject(path, len(data)) for path, data in self.contents.items())
 
     def read_small(self, objects: Iterable[StoredObject]) -> Contents:
@@ -204,3 +208,117 @@ def test_an_object_without_a_validator_is_not_continued_where_it_was_cut_off(tmp
     store.contents = {"f": after}
     done = run(store, tmp_path)
     assert (done.bytes, (tmp_path / "current/f").read_bytes()) == (3 * CHUNK_BYTES, after)
+
+
+_AZURE = "<Blobs><Blob><Name>m/{}</Name><Properties><Content-Length>1</Content-Length></Properties></Blob></Blobs>"
+PAGED: dict[str, tuple[str, dict[str, str], str, str]] = {
+    "s3://models/m": (
+        "AWS_ENDPOINT_URL",
+        {"AWS_REGION": "r"},
+        "<ListBucketResult><Contents><Key>m/{}</Key><Size>1</Size></Contents>{}</ListBucketResult>",
+        "<IsTruncated>true</IsTruncated><NextContinuationToken>next</NextContinuationToken>",
+    ),
+    "az://models/m": (
+        "AZURE_STORAGE_SERVICE_ENDPOINT",
+        {"AZURE_STORAGE_ACCOUNT": "account", "AZURE_STORAGE_AUTH_MODE": "anonymous"},
+        f"<EnumerationResults>{_AZURE}{{}}</EnumerationResults>",
+        "<NextMarker>next</NextMarker>",
+    ),
+    "gs://models/m": (
+        "STORAGE_EMULATOR_HOST",
+        {},
+        '{{"items": [{{"name": "m/{}", "size": "1", "generation": "1"}}]{}}}',
+        ', "nextPageToken": "next"',
+    ),
+    "hf://owner/name@main/m": (
+        "HF_ENDPOINT",
+        {},
+        '[{{"type": "file", "path": "m/{}", "size": 1}}]{}',
+        "",
+    ),
+}
+"""For each source whose listing has pages: the variable with its endpoint, others, a page by name, and the next one."""
+
+
+class PagedServer(ThreadingHTTPServer):
+    """A listing of two pages, with `a` and with `b`; the second is unavailable for some requests."""
+
+    daemon_threads = True
+
+    def __init__(self, source: str, failures: int) -> None:
+        super().__init__(("127.0.0.1", 0), PagedAnswers)
+        self.page, self.following = PAGED[source][2:]
+        self.failures = failures
+        self.asked = list[str]()
+
+
+class PagedAnswers(BaseHTTPRequestHandler):
+    server: PagedServer
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name there
+        pass
+
+    def do_GET(self) -> None:
+        if "/revision/" in self.path:
+            self.answer(200, f'{{"sha": "{"0" * 40}"}}')
+            return
+        name = "b" if "=next" in self.path else "a"
+        self.server.asked.append(name)
+        fails = name == "b" and self.server.asked.count("b") <= self.server.failures
+        text = self.server.page.format(name, self.server.following if name == "a" else "")
+        self.answer(503 if fails else 200, text, f'<{self.path}&cursor=next>; rel="next"' if name == "a" else "")
+
+    def answer(self, status: int, text: str, link: str = "") -> None:
+        self.send_response(status)
+        if link:
+            self.send_header("Link", link)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+
+@contextmanager
+def paged(source: str, failures: int) -> Iterator[tuple[PagedServer, ObjectStore]]:
+    endpoint, others, *_ = PAGED[source]
+    with served(PagedServer(source, failures)) as server:
+        environ = {endpoint: f"http://127.0.0.1:{server.server_port}", **others}
+        with closing(open_store(source, environ)) as store:
+            yield server, store
+
+
+@pytest.mark.parametrize("source", PAGED)
+def test_a_page_that_fails_is_requested_again_without_those_before(source: str) -> None:
+    with paged(source, failures=2) as (server, store):
+        objects = listed(store, Patience(give_up_s=60.0, first_wait_s=0.01), Cancellation())
+        assert [each.path for each in objects] == ["a", "b"]
+        assert server.asked == ["a", "b", "b", "b"]
+
+
+@pytest.mark.parametrize("source", PAGED)
+def test_a_page_that_fails_on_and_on_is_given_up(source: str) -> None:
+    with paged(source, failures=1000) as (server, store), pytest.raises(Unavailable, match="503"):
+        listed(store, Patience(give_up_s=0.3, first_wait_s=0.01), Cancellation())
+    assert server.asked[:2] == ["a", "b"]
+    assert server.asked.count("a") == 1
+
+
+@pytest.mark.parametrize(("ahead_s", "is_retried"), [(1000.0, True), (0.0, False), (-1000.0, False)])
+def test_the_patience_with_a_page_begins_with_the_last_progress(ahead_s: float, *, is_retried: bool) -> None:
+    class Failing(MemoryStore):
+        """A store whose first request fails, after so much time without progress."""
+
+        def objects(self, retry: Retry = once, /) -> tuple[StoredObject, ...]:
+            return retry(self.page, time.monotonic() + ahead_s)
+
+        def page(self) -> tuple[StoredObject, ...]:
+            found = super().objects()
+            if self.requests == 1:
+                raise Temporary("status 503")
+            return found
+
+    store = Failing({"a": b"1"})
+    if is_retried:
+        assert [each.path for each in listed(store, Patience(give_up_s=0.0), Cancellation())] == ["a"]
+    else:
+        with pytest.raises(Unavailable, match="503"):
+            listed(store, Patience(give_up_s=0.0), Cancellation())

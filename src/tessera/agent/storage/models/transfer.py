@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from tessera.agent.storage.models.cancellation import Canceled, Cancellation
 from tessera.agent.storage.models.chunkfiles import ChunkFile, aligned_buffer, write_small, writing_back
@@ -27,6 +28,8 @@ from tessera.errors import Unavailable
 
 __all__ = ["Transfer", "listed"]
 
+_T = TypeVar("_T")
+
 _MANY = 100
 """More small objects than these are fetched by one thread, which requests several at a time: eight threads spend as
 much time contending for the interpreter's lock as on everything else."""
@@ -35,25 +38,31 @@ _JOURNALED = 64
 
 
 def listed(store: ObjectStore, patience: Patience, cancellation: Cancellation) -> tuple[StoredObject, ...]:
-    """Return the objects of a store; a failed listing is retried until the patience ends.
+    """Return the objects of a store; a failed page, or listing without pages, is retried until the patience ends.
 
     Raises:
         Unavailable: it still fails, or the store returns an error.
         Canceled: it is canceled.
 
     """
-    attempts, wait = Attempts(patience, time.monotonic()), 0.0
-    while True:
-        cancellation.wait(wait)
-        try:
-            return store.objects()
-        except Temporary as error:
-            again = attempts.wait_after_failure(time.monotonic(), random.random(), error.retry_after_s)  # noqa: S311
-            if again is None:
-                raise unavailable(store.source, str(error)) from error
-            wait = again
-        except Refused as error:
-            raise Unavailable(store.source, found=str(error), hint=error.fix) from error
+
+    def retry(request: Callable[[], _T], since: float) -> _T:
+        attempts, wait = Attempts(patience, since), 0.0
+        while True:
+            cancellation.wait(wait)
+            try:
+                return request()
+            except Temporary as error:
+                jitter, asked_s = random.random(), error.retry_after_s  # noqa: S311
+                again = attempts.wait_after_failure(time.monotonic(), jitter, asked_s)
+                if again is None:
+                    raise unavailable(store.source, str(error)) from error
+                wait = again
+
+    try:
+        return retry(partial(store.objects, retry), time.monotonic())
+    except Refused as error:
+        raise Unavailable(store.source, found=str(error), hint=error.fix) from error
 
 
 class _File:

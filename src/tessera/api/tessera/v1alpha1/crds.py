@@ -239,7 +239,7 @@ RESOURCES: Final = (
             Column("Folder", ".status.folder", "The folder of its models."),
             Column("Free", ".status.freeBytes", "Bytes free there.", type="integer"),
             _AGE,
-            Column("Problem", ".status.reason", "Why it cannot have any model.", wide=True),
+            Column("Problem", ".status.reason", "Why it cannot have any model, or no further one.", wide=True),
         ),
     ),
 )

@@ -56,7 +56,7 @@ def test_the_owners_of_what_does_not_fit_on_the_disk_are_not_computed(tmp_path: 
     """A listing may claim any size, and owners take memory for each chunk."""
 
     class Claiming(MemoryStore):
-        def objects(self) -> tuple[StoredObject, ...]:
+        def objects(self, *_: object) -> tuple[StoredObject, ...]:
             return tuple(msgspec.structs.replace(each, size=2**43) for each in super().objects())
 
     store = Claiming(CONTENTS)
