@@ -41,7 +41,8 @@ class RecordedPods:
     async def allocated(self) -> tuple[KubeletAllocation, ...]:
         return tuple(self.recorded)
 
-    async def container_devices(self) -> tuple[KubeletAllocation, ...]:
+    async def container_devices(self, *, initial: bool = False) -> tuple[KubeletAllocation, ...]:
+        del initial
         return ()
 
     def has_lost(self, uid: str, container: str, resource: str) -> bool:

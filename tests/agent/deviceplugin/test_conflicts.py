@@ -79,7 +79,8 @@ class Pods(RecordedPods):
         super().__init__()
         self.has: list[KubeletAllocation] = []
 
-    async def container_devices(self) -> tuple[KubeletAllocation, ...]:
+    async def container_devices(self, *, initial: bool = False) -> tuple[KubeletAllocation, ...]:
+        del initial
         return tuple(self.has)
 
     def holds(self, name: str, resource: str, ids: tuple[str, ...]) -> None:

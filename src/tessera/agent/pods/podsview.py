@@ -77,7 +77,7 @@ class PodsInView(Protocol):
     async def allocated(self) -> tuple[KubeletAllocation, ...]:
         """Return the kubelet's record."""
 
-    async def container_devices(self) -> tuple[KubeletAllocation, ...]:
+    async def container_devices(self, *, initial: bool = False) -> tuple[KubeletAllocation, ...]:
         """Return the containers' devices by the kubelet's record."""
 
     def has_lost(self, uid: str, container: str, resource: str) -> bool:
@@ -255,8 +255,11 @@ class PodsView:
         except Unsupported as error:  # listing all instead would make the kubelet forget an allocation in progress
             raise Unavailable(error.subject, found=error.found, expected=error.expected, hint=error.hint) from error
 
-    async def container_devices(self) -> tuple[KubeletAllocation, ...]:
-        """Return the devices of this node's containers, sorted; of init containers only those that stay.
+    async def container_devices(self, *, initial: bool = False) -> tuple[KubeletAllocation, ...]:
+        """Return the devices of this node's containers, sorted.
+
+        Args:
+            initial: whether also those of init containers that end before others start, which get them then.
 
         Raises:
             Unavailable: neither the kubelet's checkpoint nor its PodResources can be read.
@@ -266,7 +269,7 @@ class PodsView:
         allocated, pods = await self.allocated(), self.by_uid()
         for each in allocated:
             pod = pods.get(each.uid)
-            if pod is not None and not is_ended(pod) and each.container in lasting_containers(pod):
+            if pod is not None and not is_ended(pod) and (initial or each.container in lasting_containers(pod)):
                 namespace, name = name_of(pod)
                 found.append(msgspec.structs.replace(each, namespace=namespace, pod=name))
         return tuple(sorted(found, key=lambda each: each.key))

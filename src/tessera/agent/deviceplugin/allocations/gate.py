@@ -23,7 +23,7 @@ from tessera.core.deviceplugin.allocations.agentallocations import (
     latest,
     replaces,
 )
-from tessera.core.deviceplugin.allocations.lastgate import GateDecision, GateObservation, GatePod, of_pod
+from tessera.core.deviceplugin.allocations.lastgate import GateDecision, GateObservation, GatePod
 from tessera.core.deviceplugin.allocations.leftovers import DeviceProcess, leftovers
 from tessera.core.deviceplugin.allocations.matching import AssignedRequest
 from tessera.core.node.nodesharing import ListStrategy
@@ -105,9 +105,9 @@ class Gate:
         # 1. Count it from now on: observing pods takes time.
         with self.record.admitting(new):
             # 2. Observe the conflicting pods.
-            own = None if meant is None else self._container_of(meant)
-            observed = await self._observe_rivals(new if own is None else of_pod(new, own), ids=True, admitting=True)
+            observed = await self._observe_rivals(new, ids=True, admitting=True)
             # 3. Decide, and write the record.
+            own = None if meant is None else self._container_of(meant)
             verdict = lastgate.admit(self.record.entries, new, observed, self._capacity(), own)
             self._follow(verdict, new)
 

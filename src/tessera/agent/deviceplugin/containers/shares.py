@@ -314,17 +314,17 @@ class ShareAllocator:
             await self._repair(allocated)
             self._clear_presumed_uses(allocated)
         try:
-            return self._unserved(resource, len(ids), allocated, fixed=fixed)
+            return await self._unserved(resource, len(ids), fixed=fixed)
         except Conflict:
             last_s = asyncio.get_running_loop().time() + await self._refreshed_s()
         while True:
             try:
-                return self._unserved(resource, len(ids), allocated, fixed=fixed)
+                return await self._unserved(resource, len(ids), fixed=fixed)
             except Conflict as error:
                 if asyncio.get_running_loop().time() >= last_s:
                     running = await self._running()
                     with contextlib.suppress(Conflict):
-                        return self._unserved(resource, len(ids), allocated, fixed=fixed, running=running)
+                        return await self._unserved(resource, len(ids), fixed=fixed, running=running)
                     raise self._pods.with_refused(error) from None
             await asyncio.sleep(_RETRY_S)
 
@@ -337,26 +337,20 @@ class ShareAllocator:
                     each.resource, each.device_ids, frozenset(self.unassigned.values())
                 )
 
-    def _unserved(
-        self,
-        resource: str,
-        units: int,
-        allocated: tuple[KubeletAllocation, ...],
-        *,
-        fixed: bool,
-        running: frozenset[RequestKey] | None = None,
+    async def _unserved(
+        self, resource: str, units: int, *, fixed: bool, running: frozenset[RequestKey] | None = None
     ) -> AssignedRequest:
         """Return the request of this size to answer (`core.deviceplugin.allocations.matching.unserved`).
 
         Args:
             resource: of the units.
             units: how many.
-            allocated: the kubelet's record.
             fixed: whether the answer will name the devices.
             running: those whose containers have processes, where others of running pods count too: a kubelet that lost
                 its record admits their containers again that have ended.
 
         """
+        allocated = await self._view.container_devices(initial=True)
         requests = tuple(each for each in self.assigned_requests() if not (fixed and self._maker.mismatch(each)))
         unlikely = {each.key for each in requests if fixed and self._maker.absent(each)}
         if running is not None:

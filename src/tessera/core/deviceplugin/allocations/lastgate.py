@@ -141,8 +141,9 @@ def admit(
 
     """
     own = new if meant is None else of_pod(new, meant)
-    record, _ = _with_names(record, own, observed, capacity_mib, ids=True)
-    counted = record if meant is None else tuple(_without_lost_units(each, observed) for each in record)
+    # Containers of one pod share ids: the answer to a former one is named before this one's comes.
+    record, _ = _with_names(record, new, observed, capacity_mib, ids=True)
+    counted = tuple(_without_lost_units(each, observed) for each in record)
     rivals = [each.other for each in clashes(counted, own, capacity_mib, ids=True)]
     free = [each for each in rivals if each is not None and not _blocks_allocate(each, observed)]
     left = [each for each in counted if each not in free]
