@@ -15,7 +15,7 @@ import msgspec
 from tessera.agent.cdisupport import DRIVER_SPECS, RUNTIME_CONFIG, first_file, observe_cdi, read_runtime_config
 from tessera.agent.declarations.configuration import Configuration, ConfigurationFiles, GivenPolicy, Sources
 from tessera.agent.nodefiles import LARGEST_SPEC, printable, read_file
-from tessera.agent.pods.podsview import sees_other_containers
+from tessera.agent.pods.podprocesses import sees_other_containers
 from tessera.agent.sharing import MpsDaemons
 from tessera.api import documents
 from tessera.api.fields import Field

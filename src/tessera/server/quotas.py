@@ -52,7 +52,7 @@ class Quotas:
 
     async def _follow(self, kind: Kind) -> None:
         word = partial(self._measures.turned, f"watch-{kind.plural}")
-        async for change in follow(self._kube, kind, on_error=self._log_error, on_word=word):
+        async for change in follow(self._kube, kind, on_error=self._log_error, on_answer=word):
             if change.object is None:
                 continue
             key = kind, name_of(change.object)

@@ -310,7 +310,7 @@ class Server:
                 )
 
         word = partial(self._measures.turned, f"watch-{kind.plural}")
-        async for change in follow(self._kube, kind, selection, on_error=log_error, on_word=word):
+        async for change in follow(self._kube, kind, selection, on_error=log_error, on_answer=word):
             try:
                 take(change)
             except Exception as error:  # noqa: BLE001 (an object that nobody thought of must not stop the server)

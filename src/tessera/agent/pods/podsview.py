@@ -10,13 +10,12 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from tessera.agent.pods.podprocesses import PodProcesses
 from tessera.api.kubernetes.containerlimits import (
     asks_of,
-    container_ids,
     containers_in_order,
     holds_devices,
     lasting_containers,
-    runtime_of,
     was_left_out,
 )
 from tessera.api.kubernetes.podstates import is_finished, is_terminating
@@ -25,7 +24,6 @@ from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.allocations.lastgate import GatePod
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
-from tessera.core.usage.cgroups import owner_of
 from tessera.core.workload.kubernetesnames import MIRROR
 from tessera.errors import Unavailable, Unsupported
 
@@ -37,7 +35,6 @@ __all__ = [
     "is_ended",
     "is_ending",
     "observed_pod",
-    "sees_other_containers",
 ]
 
 _FRESH_S = 2.0
@@ -45,18 +42,6 @@ _FRESH_S = 2.0
 _OF_THE_API = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 """A UID as the API server creates it. A static pod's is 32 digits of a hash, unless its file says another.
 Source: Kubernetes `pkg/kubelet/config/common.go`, `applyDefaults`."""
-_FIRST_NAMESPACE = "pid:[4026531836]"
-"""The PID namespace of the machine. Source: Linux `include/linux/proc_ns.h`, PROC_PID_INIT_INO."""
-_THREADS = 16
-"""The place of the number of threads behind the state."""
-_START = 18
-"""The place of the time of the start behind the state."""
-_PAUSE = "pause"
-"""Name of the process that these runtimes start before a pod's containers, and end after them. CRI-O leaves it out.
-Source: containerd and cri-dockerd run Kubernetes `build/pause`; CRI-O, `drop_infra_ctr`."""
-_STARTING_PAUSE = frozenset({"containerd", "docker"})
-_LEAST_UID = 4
-"""Length of a UID searched among control groups; every real one has 36 characters."""
 
 
 class PodsInView(Protocol):
@@ -160,9 +145,8 @@ class PodsView:
         self._bound = bound
         self._checkpoint = checkpoint
         self._resources = resources
-        self._proc = proc
+        self._processes = PodProcesses(proc)
         self._clock_s = clock_s
-        self._sees = False
         self._listed: dict[str, Object] = {}
         self._moment = 0
         self._until_s = -math.inf
@@ -298,102 +282,21 @@ class PodsView:
     # Processes
 
     def running(self, uids: Iterable[str]) -> frozenset[str]:
-        """Return those of these pods that have running processes, whatever API server and kubelet say of them.
-
-        The control groups of a pod carry its UID, in every version and with every cgroup driver. A container may give
-        groups below its own the names of other pods: it is in its own pod nevertheless. A `blind` view finds none.
-        """
-        return frozenset(uid for uid, _, _ in self._processes(uids))
+        """Return those of these pods that have running processes, whatever API server and kubelet say of them."""
+        return self._processes.running(uids, self.by_uid())
 
     def running_containers(self, containers: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
-        """Return those of these containers, by UID of the pod and name, that may have running processes.
-
-        Which container a process is in says its control group, by the id in the pod's status. One of an unknown id
-        may be of any: a status can be late. Only the process that holds a pod's namespaces, from before its first
-        container to after its last, is of none. A tenant may choose a process's name, and not that it is the first.
-        """
-        asked = frozenset(containers)
-        found: dict[str, dict[Path, str]] = {}
-        for uid, container, process in self._processes({uid for uid, _ in asked}):
-            found.setdefault(uid, {})[process] = container
-        running = {
-            uid: {own for process, own in of_pod.items() if own or not self._holds_namespaces(uid, process, of_pod)}
-            for uid, of_pod in found.items()
-        }
-        return frozenset(each for each in asked if not running.get(each[0], set()).isdisjoint({each[1], ""}))
-
-    def _holds_namespaces(self, uid: str, process: Path, of_pod: Iterable[Path]) -> bool:
-        """Return whether a process is certainly none of a container: it started before all others of its pod."""
-        runtime = runtime_of(self.find(uid) or {}, self._bound.node())
-        if _text(process / "comm").strip() != _PAUSE or runtime not in _STARTING_PAUSE:
-            return False
-        start = _started(process)
-        return start > 0 and all(start < _started(other) for other in of_pod if other != process)
-
-    def _processes(self, uids: Iterable[str]) -> Iterator[tuple[str, str, Path]]:
-        """Yield the processes of these pods: UID, name of the container if its id is known, folder in the table."""
-        desired = {uid: (f"pod{uid}", f"pod{uid.replace('-', '_')}") for uid in uids if len(uid) >= _LEAST_UID}
-        present = self.by_uid()
-        known = {*present, *desired} if desired else set[str]()
-        containers = {name: own for uid in desired for name, own in container_ids(present.get(uid, {}))}
-        for process, text in _cgroups(self._proc) if desired else ():
-            named = {uid for uid, names in desired.items() if any(name in text for name in names)}
-            # The outermost may be no pod of this cluster: its nodes may be pods of another.
-            owner = owner_of(text, containers, known) if named else None
-            if owner is None or owner.uid not in known:
-                yield from ((uid, "", process) for uid in named)
-            elif owner.uid in named:
-                yield owner.uid, owner.container, process
+        """Return those of these containers, by UID of the pod and name, that may have running processes."""
+        return self._processes.running_containers(containers, self.by_uid(), self._bound.node())
 
     def pods_of(self, pids: Iterable[int]) -> Mapping[int, str]:
-        """Return the UID of each process's pod, of those that run in one; a view that is `blind` finds none.
-
-        A process that has ended, and whose parent has not asked for it yet, runs no more.
-        """
-        if self.blind:
-            return {}
-        uids = tuple(self.by_uid())
-        found = {pid: owner_of(_text(self._proc / str(pid) / "cgroup"), {}, uids) for pid in pids}
-        return {
-            pid: owner.uid
-            for pid, owner in found.items()
-            if owner is not None and not _is_zombie(_text(self._proc / str(pid) / "stat"))
-        }
+        """Return the UID of each process's pod, of those that run in one; a view that is `blind` finds none."""
+        return self._processes.pods_of(pids, self.by_uid())
 
     @property
     def blind(self) -> bool:
         """Whether the processes of other pods cannot be observed, as without `hostPID`, and never could."""
-        self._sees = self._sees or sees_other_containers(self._proc)
-        return not self._sees
-
-
-def sees_other_containers(proc: Path) -> bool:
-    """Return whether a process table shows those of other containers.
-
-    It does in the machine's own PID namespace, whose number is known, and if there is more than one control group.
-    """
-    return _link(proc / "self/ns/pid") == _FIRST_NAMESPACE or len({text for _, text in _cgroups(proc)}) > 1
-
-
-def _cgroups(proc: Path) -> Iterator[tuple[Path, str]]:
-    for process in proc.iterdir() if proc.is_dir() else ():
-        if process.name.isdecimal():
-            yield process, _text(process / "cgroup")
-
-
-def _is_zombie(stat: str) -> bool:
-    """Return whether a process has ended, by its `/proc/PID/stat`; not if only its first thread has.
-
-    Source: proc_pid_stat(5), fields 3 (state) and 20 (num_threads), behind the name, which may contain anything.
-    """
-    state, *fields = stat.rpartition(")")[2].split() or ("",)
-    return state in {"Z", "X"} and fields[_THREADS : _THREADS + 1] in (["0"], ["1"])
-
-
-def _started(process: Path) -> int:
-    """Return when a process started, in ticks of the clock; 0 if it has ended. Source: proc_pid_stat(5), field 22."""
-    fields = _text(process / "stat").rpartition(")")[2].split()[1:]
-    return int(fields[_START]) if len(fields) > _START else 0
+        return self._processes.blind
 
 
 def by_uid(pods: Iterable[Object]) -> dict[str, Object]:
@@ -451,17 +354,3 @@ def _unchanged(known: Object | None, pod: Object) -> Object:
 def _version(pod: Object) -> int:
     version = version_of(pod)
     return int(version) if version.isdecimal() else 0
-
-
-def _link(path: Path) -> str:
-    try:
-        return str(path.readlink())
-    except OSError:
-        return ""
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""  # it has ended meanwhile

@@ -57,14 +57,14 @@ async def follow(
     selection: Selection = EVERYTHING,
     *,
     on_error: Callable[[Exception], None] = lambda _: None,
-    on_word: Callable[[], None] = lambda: None,
+    on_answer: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Change]:
     """Yield every object, then every change, without end.
 
     A stream that ends or breaks is resumed where it ended, and nothing is skipped. Only if the server no longer
     remembers that version are the objects listed again and the differences yielded: also deleted ones, and as two
     objects a recreated one. After an error there is a pause that grows to 10 s, also while the CRD is missing.
-    `on_error` is called with each error that was recovered from; `on_word` for each list and event, including the
+    `on_error` is called with each error that was recovered from; `on_answer` for each list and event, including the
     bookmarks by which a server says once a minute that nothing has changed.
 
     With an etcd restored from a backup the API server says nothing until its versions have reached those of before, and
@@ -82,7 +82,7 @@ async def follow(
         try:
             if not since:
                 listing = await kube.list(kind, selection)
-                on_word()
+                on_answer()
                 _check_history(kind, listing, known, last)
                 for change in _differences(known, listing.objects):
                     yield change
@@ -92,7 +92,7 @@ async def follow(
                 await _require_no_older(kube, kind, selection, since)
             async for event in kube.watch(kind, since, selection):
                 pauses.progress()
-                on_word()
+                on_answer()
                 since = last = version_of(event.object) or since
                 if not event.bookmark:
                     yield _take(known, event.object, gone=event.gone)
@@ -238,7 +238,7 @@ class Store:
 
         """
         word = partial((measures or Measures()).turned, watch_loop(self._kind))
-        async for change in self._follow(on_word=word):
+        async for change in self._follow(on_answer=word):
             if change.object is None:
                 self._synced.set()
             elif change.gone:

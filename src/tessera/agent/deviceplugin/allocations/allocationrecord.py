@@ -1,7 +1,7 @@
 """The agent's record of each container's allocation: on disk before a call is answered.
 
 An entry is created when `Allocate` or `PreStartContainer` is answered, and stays until the pod's last process has
-ended (docs/decisions/0014-last-gate.md).
+ended (docs/allocation.md).
 """
 
 import asyncio

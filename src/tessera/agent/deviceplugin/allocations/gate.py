@@ -1,7 +1,7 @@
 """The last gate before a container gets a device: may it be allocated, and may the container start?
 
 `core.deviceplugin.allocations.lastgate` decides; here the conflicting pods are observed, and the record is written to
-disk before a call is answered (docs/decisions/0014-last-gate.md).
+disk before a call is answered (docs/allocation.md).
 """
 
 import asyncio

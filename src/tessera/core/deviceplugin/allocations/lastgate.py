@@ -2,7 +2,7 @@
 
 `admit` decides while `Allocate` is answered, which names no pod; `start` before each start of a container, when the
 kubelet has recorded the pod. Both take the agent's record and the observed pods, and return the new record
-(docs/decisions/0014-last-gate.md).
+(docs/allocation.md).
 """
 
 from collections.abc import Container, Iterable, Mapping

@@ -1,7 +1,7 @@
 """Which devices do processes use whose pods have ended, and of which there is no record?
 
 The record of allocations tells what a pod has that was deleted by force while its processes run. Where that record
-is lost, the driver still lists the processes with a context on a device (docs/decisions/0014-last-gate.md).
+is lost, the driver still lists the processes with a context on a device (docs/allocation.md).
 """
 
 from collections.abc import Container, Iterable, Mapping

@@ -2,7 +2,7 @@
 
 A container that was told a UUID gets, at each start, what has that UUID then. The driver makes an instance's UUID of
 its GPU and the ids of its GPU and compute instance, and numbers instances in the order in which they are created: one
-that is destroyed and created again, as at a reboot, may get the UUID that another had (docs/decisions/0014).
+that is destroyed and created again, as at a reboot, may get the UUID that another had (docs/allocation.md).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
