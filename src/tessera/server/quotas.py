@@ -51,8 +51,8 @@ class Quotas:
         return quota_metrics(use for uses in self._uses.values() for use in uses)
 
     async def _follow(self, kind: Kind) -> None:
-        word = partial(self._measures.turned, f"watch-{kind.plural}")
-        async for change in follow(self._kube, kind, on_error=self._log_error, on_answer=word):
+        answered = partial(self._measures.turned, f"watch-{kind.plural}")
+        async for change in follow(self._kube, kind, on_error=self._log_error, on_answer=answered):
             if change.object is None:
                 continue
             key = kind, name_of(change.object)

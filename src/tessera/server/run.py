@@ -309,8 +309,8 @@ class Server:
                     "kind_not_installed" if isinstance(error, Unsupported) else "watch_failed", reason=str(error)
                 )
 
-        word = partial(self._measures.turned, f"watch-{kind.plural}")
-        async for change in follow(self._kube, kind, selection, on_error=log_error, on_answer=word):
+        answered = partial(self._measures.turned, f"watch-{kind.plural}")
+        async for change in follow(self._kube, kind, selection, on_error=log_error, on_answer=answered):
             try:
                 take(change)
             except Exception as error:  # noqa: BLE001 (an object that nobody thought of must not stop the server)

@@ -8,7 +8,7 @@ from tessera.clients.kube import Object
 from tessera.core.deviceplugin.allocations.podprocesses import PodProcess, running_containers
 from tessera.core.usage.cgroups import owner_of
 
-__all__ = ["PodProcesses", "sees_other_containers"]
+__all__ = ["ProcessTable", "sees_other_containers"]
 
 _FIRST_NAMESPACE = "pid:[4026531836]"
 """The PID namespace of the machine. Source: Linux `include/linux/proc_ns.h`, PROC_PID_INIT_INO."""
@@ -20,7 +20,7 @@ _LEAST_UID = 4
 """Length of a UID searched among control groups; every real one has 36 characters."""
 
 
-class PodProcesses:
+class ProcessTable:
     """The processes of this node's pods.
 
     Args:

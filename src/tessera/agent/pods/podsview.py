@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from tessera.agent.pods.podprocesses import PodProcesses
+from tessera.agent.pods.podprocesses import ProcessTable
 from tessera.api.kubernetes.containerlimits import (
     asks_of,
     containers_in_order,
@@ -145,7 +145,7 @@ class PodsView:
         self._bound = bound
         self._checkpoint = checkpoint
         self._resources = resources
-        self._processes = PodProcesses(proc)
+        self._processes = ProcessTable(proc)
         self._clock_s = clock_s
         self._listed: dict[str, Object] = {}
         self._moment = 0

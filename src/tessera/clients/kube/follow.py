@@ -67,9 +67,8 @@ async def follow(
     `on_error` is called with each error that was recovered from; `on_answer` for each list and event, including the
     bookmarks by which a server says once a minute that nothing has changed.
 
-    With an etcd restored from a backup the API server says nothing until its versions have reached those of before, and
-    then goes on as if nothing was missed. So a watch is resumed only where the API server's version is no older, and
-    not after silence.
+    With an etcd restored from a backup a watch is silent until the new versions reach the old ones, then continues as
+    if nothing was missed. So a watch is resumed only if the API server's version is no older, and not after silence.
 
     Raises:
         HistoryRewound: etcd was restored from a backup.
@@ -237,8 +236,8 @@ class Store:
             measures: has the age of the server's last answer, even that nothing has changed.
 
         """
-        word = partial((measures or Measures()).turned, watch_loop(self._kind))
-        async for change in self._follow(on_answer=word):
+        answered = partial((measures or Measures()).turned, watch_loop(self._kind))
+        async for change in self._follow(on_answer=answered):
             if change.object is None:
                 self._synced.set()
             elif change.gone:

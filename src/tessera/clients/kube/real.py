@@ -110,10 +110,10 @@ class HttpKube:
             return await self._list(kind, selection, {})
 
     async def version(self, kind: Kind, selection: Selection = EVERYTHING) -> str:
-        """Return the version of a list.
+        """Return the current resourceVersion of a kind. Lists at most one object.
 
-        One object is read, of those that a role may be restricted to: for another selection the server would search
-        all of the kind for it.
+        Of the selection only namespace and name are sent, to which a role may be restricted: with another selection
+        the server would search all objects.
         """
         named = Selection(fields=tuple(each for each in selection.fields if each[0] == "metadata.name"))
         requested = ApiRequest(f"list {kind.plural}", kind, namespace=selection.namespace)

@@ -94,7 +94,7 @@ async def test_who_is_admitted_again_starts_with_a_share_that_nobody_uses(
 
 
 @pytest.mark.parametrize("ended", ["p", "q"])
-@pytest.mark.parametrize("pause", [False, True], ids=["no process left", "the pod's namespaces are held"])
+@pytest.mark.parametrize("pause", [False, True], ids=["no process left", "the sandbox runs"])
 async def test_of_equal_pods_the_one_is_meant_that_does_not_run(node: Node, ended: str, *, pause: bool) -> None:
     """Both have a GPU each, with few units of many: what differs is who runs."""
     await node.offer((facts(0, "T4"), AUTO), (facts(1, "T4"), AUTO))
@@ -113,7 +113,7 @@ async def test_of_equal_pods_the_one_is_meant_that_does_not_run(node: Node, ende
     assert dict((await node.kubelet.create("default", ended, "main")).env)[VISIBLE] == told[ended]
 
 
-@pytest.mark.parametrize("pause", [False, True], ids=["no process left", "the pod's namespaces are held"])
+@pytest.mark.parametrize("pause", [False, True], ids=["no process left", "the sandbox runs"])
 async def test_what_a_container_had_by_name_is_its_pod_s_again(node: Node, *, pause: bool) -> None:
     layout = sevenths()[:2]
     await node.offer((facts(0, layout=layout), mig(layout)))
