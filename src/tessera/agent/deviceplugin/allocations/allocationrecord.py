@@ -414,7 +414,7 @@ class AllocationRecord:
         # 2. Find the pods of unclaimed answers; one in the kubelet's record is for an existing pod.
         running = await self._running_vague(allocated)
         observed, late = await self._observed(), self._unclaimed()
-        if any(map(observed.is_of_a_pod_unseen, late)):
+        if any(map(observed.recorded_for_unobserved_pod, late)):
             if not await self.observer.refresh():
                 return
             observed = await self._observed()

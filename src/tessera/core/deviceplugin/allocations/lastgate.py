@@ -90,7 +90,7 @@ class GateObservation(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether a pod has processes, or has not ended where that cannot be observed."""
         return uid in self.running or (self.blind and not self.ended(uid))
 
-    def is_of_a_pod_unseen(self, entry: AgentAllocation) -> bool:
+    def recorded_for_unobserved_pod(self, entry: AgentAllocation) -> bool:
         """Return whether the kubelet has recorded the ids of an entry for an unobserved pod."""
         return any(
             each.uid not in self.pods and each.resource == entry.resource and set(each.device_ids) & set(entry.ids)
@@ -135,9 +135,9 @@ def admit(
         record: the allocations.
         new: the answer.
         observed: the pods.
-        capacity_mib: as in `allocations.clashes`.
-        meant: with units the container whose assignment is answered with: nothing of its pod is in the way. If they are
-            another's in fact, `start` counts by whose they are.
+        capacity_mib: as in `agentallocations.clashes`.
+        meant: for units, the container whose assignment the answer has; entries of its pod do not conflict. If the
+            kubelet gave the units to another pod, `start` decides by that pod.
 
     """
     own = new if meant is None else of_pod(new, meant)
@@ -168,7 +168,7 @@ def start(
         record: the allocations.
         new: the container, with what it is about to use.
         observed: the pods.
-        capacity_mib: as in `allocations.clashes`.
+        capacity_mib: as in `agentallocations.clashes`.
         ids: whether equal ids of others conflict, because ids stand for devices and not for units.
         moved: containers whose devices the driver has shown elsewhere: where they do not run they are in no earlier
             one's way, which is in theirs whenever they are to start.
@@ -250,9 +250,9 @@ def _blocks_allocate(other: AgentAllocation, observed: GateObservation) -> bool:
 
 
 def _without_lost_units(entry: AgentAllocation, observed: GateObservation) -> AgentAllocation:
-    """Return a container's entry, without ids if the kubelet has lost them while it runs.
+    """Return an entry, without its ids if the kubelet's record lacks its container: that never starts with them again.
 
-    It never starts with them again, and they stand for no device: what it uses counts.
+    They stand for no device: what it uses counts.
     """
     lost = bool(entry.uid) and entry.resource in SHARE_RESOURCES and not observed.lists(entry)
     return msgspec.structs.replace(entry, ids=()) if lost else entry
