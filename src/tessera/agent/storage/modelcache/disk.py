@@ -66,8 +66,8 @@ class ModelDisk:
         self._most_percent = most_percent
         self._facts: dict[tuple[str, str], tuple[tuple[int, int], RevisionFacts]] = {}
         """The facts of revisions, each with the inode and the time of the manifest that has them."""
-        self._not_compared: dict[tuple[str, str], Verification] = {}
-        """Revisions that could not be compared with their digests, as of when that was tried."""
+        self._unrecorded: dict[tuple[str, str], tuple[Verification, Verification]] = {}
+        """The last comparisons that have no record on the disk, each with the record that was there before."""
         self.sharing: ModelSharing = NoSharing() if sharing is None else sharing
         self._shared: dict[str, tuple[str, ...]] = {}
         """The revisions of each model that are shared with peers."""
@@ -116,6 +116,7 @@ class ModelDisk:
         Raises:
             InvalidInput: it exists and is not the agent's.
             Unavailable: no models can be kept there any more.
+            OSError: the disk cannot be read or written.
 
         """
         if problem := self.problem():  # a disk that was unmounted since: its mount point is on another
@@ -130,7 +131,15 @@ class ModelDisk:
             )
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
+        self._record_damage(name)
         return folder
+
+    def _record_damage(self, name: str) -> None:
+        """Record what comparisons found while the disk could not be written: a sync fetches it again."""
+        records = self.model(name).records
+        for (model, revision), (before, compared) in self._unrecorded.items():
+            if model == name and compared.damaged and records.verification(revision) == before:
+                records.write_verification(revision, compared)
 
     def observe(self) -> tuple[dict[str, ModelOnDisk], dict[str, OSError]]:
         """Return the agent's models there, and the errors of those that the disk does not tell of.
@@ -158,19 +167,19 @@ class ModelDisk:
 
     def _observe_model(self, name: str) -> ModelOnDisk:
         self._mount(name)
-        folder, whole, unread = self.model(name), list[str](), dict[str, str]()
+        folder, verifications, unread = self.model(name), dict[str, Verification](), dict[str, str]()
         for revision in sorted(folder.records.names()):
             try:
                 if self._is_whole(name, revision):
-                    whole.append(revision)
+                    verifications[revision] = self.verification(name, revision)
             except OSError as error:
                 unread[revision] = self.reason(name, error)
-        current, failed = folder.current(), self._not_compared
+        current = folder.current()
         return ModelOnDisk(
-            current if current in whole else "",
-            tuple(whole),
-            {each: failed.get((name, each)) or folder.records.verification(each) for each in whole},
-            unverified=frozenset(each for each in whole if self.facts(name, each).unverified_bytes),
+            current if current in verifications else "",
+            tuple(verifications),
+            verifications,
+            unverified=frozenset(each for each in verifications if self.facts(name, each).unverified_bytes),
             unread=unread,
         )
 
@@ -232,11 +241,34 @@ class ModelDisk:
             OSError: it is not there.
 
         """
+        begun_s = time.time()
         try:
-            return self.model(name).damaged(revision, reads)
+            damaged = self.model(name).damaged(revision, reads)
         except (InvalidInput, OSError):
-            self._not_compared[name, revision] = Verification(time.time())
+            self._note(name, revision, begun_s)
             raise
+        self._note(name, revision, begun_s, tuple(damaged))
+        return damaged
+
+    def _note(self, name: str, revision: str, begun_s: float, damaged: tuple[str, ...] = ()) -> None:
+        """Note a comparison that has no record: one that failed, or one on a disk that cannot be written."""
+        with contextlib.suppress(OSError):  # without its record the revision is given to nobody
+            recorded = self.model(name).records.verification(revision)
+            if recorded.at_s < begun_s:
+                compared = Verification(time.time(), damaged or recorded.damaged)
+                self._unrecorded[name, revision] = recorded, compared
+
+    def verification(self, name: str, revision: str) -> Verification:
+        """Return the last comparison of a revision, also one that has no record on the disk.
+
+        Raises:
+            OSError: the disk or its permissions keep the record from being read.
+
+        """
+        recorded = self.model(name).records.verification(revision)
+        # A later record, as of a fetch or of damage in another revision, stands alone.
+        before, compared = self._unrecorded.get((name, revision), (recorded, recorded))
+        return compared if before == recorded else recorded
 
     def revisions(self, name: str) -> tuple[RevisionOnDisk, ...]:
         """Return the revisions of a model with what they free, protected where a process reads them; none if broken."""
@@ -267,7 +299,7 @@ class ModelDisk:
 
         """
         folder = self.model(name)
-        if not self.has(name, revision) or folder.records.verification(revision).damaged:
+        if not self.has(name, revision) or self.verification(name, revision).damaged:
             return False
         if rule == "Required" and self.facts(name, revision).unverified_bytes:
             return False
@@ -323,6 +355,7 @@ class ModelDisk:
         except Conflict:
             return False
         self._facts = {key: each for key, each in self._facts.items() if key[0] != name}
+        self._unrecorded = {key: each for key, each in self._unrecorded.items() if key[0] != name}
         return True
 
     @property

@@ -266,14 +266,19 @@ class ModelKeeper:
         name = resource.removeprefix(MODEL_RESOURCE)
         on_disk = self._found.get(name, _ABSENT).on_disk
         revision = next(iter(allocated_revisions((device,), on_disk.revisions)), "")
-        if not revision or not self._disk.has(name, revision):
+        try:
+            is_there = bool(revision) and self._disk.has(name, revision)
+            damage = self._disk.verification(name, revision).damage if is_there else ""
+        except OSError:
+            is_there, damage = False, ""
+        if not is_there:
             raise Unavailable(
                 f"model {name}",
                 found="the revision that was offered is not on this node's disk any more",
                 hint="recreate the pod to use the revision on the disk",
             )
         # The kubelet may have chosen the device just before its revision was found to be damaged.
-        if damage := self._disk.model(name).records.verification(revision).damage:
+        if damage:
             raise Unavailable(
                 f"model {name}",
                 found=f"revision {revision[:12]}: {damage}",

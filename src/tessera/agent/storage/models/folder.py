@@ -217,7 +217,7 @@ class ModelFolder(SyncedFolder):
                 damaged=verification.damaged,
             )
             for name, manifest in self.manifests().items()
-            for verification in (self.records.verification(name),)
+            for verification in (self.verification(name),)
         ]
 
     def on_disk(self, revisions: list[Revision]) -> list[RevisionOnDisk]:
@@ -227,6 +227,13 @@ class ModelFolder(SyncedFolder):
             own, linked = self.form(each.revision).sizes(self.records.manifest(each.revision))
             found.append(RevisionOnDisk(each.revision, each.last_used_s, own, each.protected, linked))
         return found
+
+    def verification(self, revision: str) -> Verification:
+        """Return the last comparison of a revision; none where its record cannot be read, so that it is due."""
+        try:
+            return self.records.verification(revision)
+        except OSError:
+            return Verification()
 
     def damaged(self, revision: str, reads: ChunkReads | None) -> dict[str, str]:
         """Return the damaged files of a revision, by their paths, and record them.
@@ -243,13 +250,13 @@ class ModelFolder(SyncedFolder):
             return dict.fromkeys((file.path for file in manifest.files), LINKED)
         damaged = self.form(revision).damaged(manifest, reads)
         if reads is None:
-            return dict.fromkeys(records.verification(revision).damaged, "damaged when it was verified") | damaged
+            return dict.fromkeys(self.verification(revision).damaged, "damaged when it was verified") | damaged
         if not (records.has(revision) and is_there(self.versions / revision)):
             raise FileNotFoundError(errno.ENOENT, "the revision was evicted meanwhile", str(self.versions / revision))
         with contextlib.suppress(OSError):  # a disk that cannot be written can be compared
             records.write_verification(revision, Verification(time.time(), tuple(damaged)))
             for other in self.manifests().keys() - {revision} if damaged else ():  # they may share the files
-                former = records.verification(other)
+                former = self.verification(other)
                 records.write_verification(other, msgspec.structs.replace(former, at_s=0.0))
         return damaged
 

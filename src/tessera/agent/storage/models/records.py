@@ -6,7 +6,16 @@ import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from tessera.agent.nodefiles import NotRegular, TooLarge, is_folder, is_there, read_regular, remove_any, write_through
+from tessera.agent.nodefiles import (
+    NOTHING_THERE,
+    NotRegular,
+    TooLarge,
+    is_folder,
+    is_there,
+    read_regular,
+    remove_any,
+    write_through,
+)
 from tessera.api.tessera.storage.modelmanifests import (
     read_manifest,
     read_verification,
@@ -124,10 +133,17 @@ class RevisionRecords:
         self.write_verification(manifest.revision, Verification(time.time()))
 
     def verification(self, revision: str) -> Verification:
-        """Return the last comparison of a revision with its digests."""
+        """Return the last comparison of a revision with its digests.
+
+        Raises:
+            OSError: the disk or its permissions keep the record from being read.
+
+        """
         try:
             return read_verification(read_regular(self._verified / f"{revision}.json"))
-        except OSError:
+        except OSError as error:
+            if error.errno not in NOTHING_THERE and not isinstance(error, NotRegular | TooLarge):
+                raise
             return Verification()
 
     def write_verification(self, revision: str, verification: Verification) -> None:

@@ -107,7 +107,7 @@ def _unusable(
     folder: ModelFolder, manifests: dict[str, Manifest], options: SyncOptions, cancellation: Cancellation
 ) -> set[tuple[str, str]]:
     """Return the files on the disk, as revision and path, that are damaged, or lack a checksum that is required."""
-    suspect = any(folder.records.verification(each).damaged for each in (folder.current(), options.revision))
+    suspect = any(folder.verification(each).damaged for each in (folder.current(), options.revision))
     reads = ChunkReads(before=partial(cancellation.wait, 0)) if options.check or suspect else None
     unusable = {(name, path) for name in manifests for path in folder.damaged(name, reads)}
     if options.require_checksums:
