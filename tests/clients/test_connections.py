@@ -1,9 +1,13 @@
 """Requests over kept connections: what is an answer, what is none, and when a connection serves again."""
 
 import asyncio
+import os
+import socket
 import ssl
+import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 
@@ -97,6 +101,37 @@ async def test_a_stream_gives_what_comes_when_it_comes() -> None:
     ):
         assert isinstance(pieces, AsyncIterator)
         assert b"".join([piece async for piece in pieces]) == b"one\ntwo\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it finds its connection in /proc")
+async def test_a_silent_connection_is_probed_so_that_one_that_a_network_forgot_ends_in_a_minute() -> None:
+    async with (
+        serving(lambda _: chunked(b"one\n")) as server,
+        connected(server.url) as client,
+        client.stream("/log", {}) as pieces,
+    ):
+        assert isinstance(pieces, AsyncIterator)
+        (one,) = connections_to(server.port)
+        with one:
+            assert one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            first_s, next_s, probes = (
+                one.getsockopt(socket.IPPROTO_TCP, each)
+                for each in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+            )
+    assert first_s <= 30
+    assert first_s + next_s * probes <= 60
+
+
+def connections_to(port: int) -> list[socket.socket]:
+    """Return this process's connections to a port."""
+    found = list[socket.socket]()
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # what is not connected, and what lists the folder
+            if each.readlink().name.startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(each.name))) as one:
+                    if one.family == socket.AF_INET and one.getpeername()[1] == port:
+                        found.append(one.dup())
+    return found
 
 
 async def test_a_stream_that_is_refused_is_an_answer() -> None:

@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -35,6 +37,12 @@ _OK, _NO_CONTENT, _SUCCESSES = 200, 204, range(200, 300)
 _ENDS = {aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED}
 _PING_S = 30.0
 """Interval of WebSocket pings, which keep proxies from closing the connection; without an answer it is closed."""
+_KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""A silent connection is probed after 30 s, as kubectl does, and given up after a minute.
+
+A log may be silent for hours, and networks forget silent connections without a word.
+Source: tcp(7); macOS calls the first TCP_KEEPALIVE; k8s.io/client-go `transport/cache.go` (`KeepAlive`).
+"""
 _PROXY_SCHEMES = {"http"}
 _SCHEMES = {"http", "https"}
 
@@ -246,13 +254,26 @@ class Connections:
         """Created inside the loop that uses it, as the library requires."""
         if self._opened is None:
             self._opened = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=self._tls or True, limit=0, keepalive_timeout=_IDLE_S),
+                connector=aiohttp.TCPConnector(
+                    ssl=self._tls or True, limit=0, keepalive_timeout=_IDLE_S, socket_factory=_probed_socket
+                ),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 # Not compressed, as Kubernetes' own components ask: compression costs both sides more than it saves.
                 headers={"Accept-Encoding": "identity", "Accept": "application/json", "User-Agent": "tessera"},
             )
         return self._opened
+
+
+def _probed_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """Return a socket whose silent connection is probed."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if (option := getattr(socket, name, None)) is not None:  # each system has some of them
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
 
 
 async def _at_most(response: aiohttp.ClientResponse, most: int) -> bytes:

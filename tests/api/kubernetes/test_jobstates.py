@@ -305,6 +305,8 @@ def test_a_job_that_is_suspended_by_hand_says_so_and_only_its_own_newest_pod_cou
     assert read_job(job, others).pod == ""
     ending = deleted(job_pod({}, "ending", name="j-3", created="3"))
     assert read_job(job, [*both, ending]).node == "new"
+    ended = [job_pod({"phase": each}, name=f"{each}-4") for each in ("Succeeded", "Failed")]
+    assert read_job(job, [*others, *both, ending, *ended]).active_pods == ("j-2", "j-1")
 
 
 def workload(uid: str, *conditions: tuple[str, str, str], created: str = "1") -> dict[str, Any]:

@@ -70,8 +70,8 @@ async def test_a_command_that_never_ran_has_a_cause_and_no_log(case: str, tmp_pa
     await one.pod({"phase": "Failed", **states}, "n")
     async with serving(KubeApi(one.kube), tmp_path) as config:
         for command, code, words in (
-            ("attach", 5, f"error: job ns/j: {cause}: mend that, and submit it again"),
-            ("logs", 2, f"error: job ns/j: Failed: {cause}: there is no log; mend that, and submit it again"),
+            ("attach", 5, f"error: job ns/j: {cause}: correct that, and submit it again"),
+            ("logs", 2, f"error: job ns/j: Failed: {cause}: there is no log; correct that, and submit it again"),
         ):
             async with running(config, command, "j") as process:
                 out, error = await asyncio.wait_for(process.communicate(), 60)

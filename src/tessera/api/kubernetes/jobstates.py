@@ -53,6 +53,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     uid: str = ""
     reason: str = ""
     pod: str = ""
+    active_pods: tuple[str, ...] = ()
+    """Those that have neither ended nor are being deleted."""
     container: str = ""
     """Of its command; others may have been added to the pod."""
     started: bool = False
@@ -112,7 +114,8 @@ def read_job(
         stage=stage,
         uid=str(metadata.get("uid", "")),
         reason="".join(each if each.isprintable() else "\ufffd" for each in " ".join(reason.split())),
-        pod=str(as_dict(pod.get("metadata")).get("name", "")),
+        pod=_name(pod),
+        active_pods=tuple(_name(each) for each in own if _is_active(each)),
         container=str(container.get("name", "")),
         started=observed.started,
         node=str(as_dict(pod.get("spec")).get("nodeName", "")),
@@ -131,6 +134,15 @@ def _is_of(pod: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
     if _labels(pod).get(OF_JOB) != job.get("name") or metadata.get("namespace") != job.get("namespace"):
         return False
     return any(each.get("uid") == job.get("uid") for each in as_dicts(metadata.get("ownerReferences")))
+
+
+def _name(pod: Mapping[str, Any]) -> str:
+    return str(as_dict(pod.get("metadata")).get("name", ""))
+
+
+def _is_active(pod: Mapping[str, Any]) -> bool:
+    ended = str(as_dict(pod.get("status")).get("phase")) in {"Succeeded", "Failed"}
+    return not ended and not as_dict(pod.get("metadata")).get("deletionTimestamp")
 
 
 def _age(pod: Mapping[str, Any]) -> tuple[bool, str]:

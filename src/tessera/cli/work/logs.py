@@ -38,7 +38,7 @@ async def _print(cluster: ClusterSource, name: str, namespace: str) -> None:
             if not state.stage.ended:
                 hint = "try again when its pod has started"
             elif state.pod:
-                hint = "there is no log; mend that, and submit it again"
+                hint = "there is no log; correct that, and submit it again"
             else:
                 hint = "its pod was deleted, and its log with it"
             raise InvalidInput(f"job {namespace}/{name}", found=found, hint=hint)

@@ -198,7 +198,7 @@ async def test_of_a_pod_with_an_added_container_the_commands_counts(capsys: pyte
     states = [added, {"name": "main", "state": {"running": {}}}]
     await one.pod({"phase": "Running", "containerStatuses": states}, "n", containers=("istio-proxy", "main"))
     task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
-    assert "broke off" not in await said(capsys, "epoch 1")
+    assert "interrupted" not in await said(capsys, "epoch 1")
     states = [added, {"name": "main", "state": {"terminated": {"exitCode": 7}}}]
     await one.pod({"phase": "Failed", "containerStatuses": states}, "n")
     assert await task == 7
@@ -281,7 +281,7 @@ def test_a_long_log_is_printed_to_its_end(capsys: pytest.CaptureFixture[str]) ->
     assert virtualtime.run(followed_after_its_end(SlowLogs())) == 2
     printed = capsys.readouterr()
     assert "part 7" in printed.out
-    assert "the log did not end" not in printed.err
+    assert "did not arrive" not in printed.err
 
 
 class EndlessLogs(MemoryKube):
@@ -300,7 +300,95 @@ def test_a_log_that_does_not_end_with_the_job_is_said(capsys: pytest.CaptureFixt
     assert virtualtime.run(followed_after_its_end(EndlessLogs())) == 2
     printed = capsys.readouterr()
     assert "part 7" in printed.out
-    assert "the log did not end; `tessera logs j -n ns` prints what its node has of it" in printed.err
+    assert "the end of the log did not arrive; `tessera logs j -n ns` prints what its node has of it" in printed.err
+
+
+class EndlessFirstLog(MemoryKube):
+    """An API whose log of the first pod does not end: its node is lost."""
+
+    async def logs(
+        self, name: str, namespace: str, *, container: str = "", follow: bool = False, since: str | None = None
+    ) -> AsyncIterator[bytes]:
+        async for piece in super().logs(name, namespace, container=container, since=since):
+            yield piece
+        if follow and name == "j-1":
+            await asyncio.Event().wait()
+
+
+async def admitted_twice(kube: MemoryKube) -> tuple[SubmittedJob, asyncio.Task[int]]:
+    """Return a followed Job that was preempted, whose second pod has just started."""
+    one = SubmittedJob(kube)
+    await one.submit(queue="team")
+    one.kube.written["ns", "j-1"] = [b"part %d\n" % number for number in range(8)]
+    one.kube.written["ns", "j-2"] = [b"second\n"]
+    await one.suspend(suspended=False)
+    await one.pod(RUNS, "n")
+    task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
+    await asyncio.sleep(7)
+    await one.suspend()
+    await one.kube.delete(PODS, "j-1", namespace="ns")
+    await one.suspend(suspended=False)
+    await one.pod(RUNS, "n", name="j-2")
+    return one, task
+
+
+@pytest.mark.parametrize("ends_early", [False, True])
+def test_the_log_of_a_second_pod_is_not_held_up_by_that_of_the_first(
+    *, ends_early: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def followed() -> int:
+        one, task = await admitted_twice(EndlessFirstLog())
+        await asyncio.sleep(1 if ends_early else 3600)
+        early = capsys.readouterr()
+        assert ("second" in early.out) == (not ends_early)
+        await one.ends(3, name="j-2")
+        code = await task
+        printed = capsys.readouterr()
+        assert (early.out + printed.out).endswith("part 7\nsecond\n")
+        assert "the end of the log did not arrive; the Job has a pod after j-1\n" in early.err + printed.err
+        return code
+
+    assert virtualtime.run(followed()) == 3
+
+
+def test_the_log_of_the_first_pod_is_printed_to_its_end_before_that_of_the_second(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It takes longer than a log may be silent."""
+
+    async def followed() -> int:
+        one, task = await admitted_twice(SlowLogs())
+        await one.ends(3, name="j-2")
+        return await task
+
+    assert virtualtime.run(followed()) == 3
+    printed = capsys.readouterr()
+    assert printed.out == "".join(f"part {number}\n" for number in range(8)) + "second\n"
+    assert "did not arrive" not in printed.err
+
+
+def test_of_parts_that_run_at_once_the_log_of_the_first_is_followed_however_silent_it_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def followed() -> int:
+        one = SubmittedJob(MemoryKube(asyncio.get_running_loop().time))
+        await one.submit()
+        await one.kube.patch(JOBS, "j", {"spec": {"completions": 2, "parallelism": 2}}, namespace="ns")
+        one.kube.written["ns", "j-1"], one.kube.written["ns", "j-2"] = [b"early\n"], [b"second\n"]
+        await one.pod(RUNS, "n")
+        task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
+        await asyncio.sleep(7)
+        await one.pod(RUNS, "n", name="j-2")
+        await asyncio.sleep(60)
+        one.kube.written["ns", "j-1"].append(b"late\n")
+        await asyncio.sleep(60)
+        for name in ("j-1", "j-2"):
+            await one.ends(0, name=name)
+        await one.counts({"succeeded": 2, "conditions": [{"type": "Complete", "status": "True"}]})
+        return await task
+
+    assert virtualtime.run(followed()) == 0
+    assert capsys.readouterr().out == "early\nlate\nsecond\n"
 
 
 class ShortLogs(MemoryKube):
@@ -341,8 +429,8 @@ def test_a_log_whose_stream_ends_early_is_read_on_and_printed_once(capsys: pytes
     printed = capsys.readouterr()
     assert printed.out == lines
     assert api.streams > 4
-    assert printed.err.count("the log broke off") == 1
-    assert "it is read on" in printed.err
+    assert printed.err.count("the log was interrupted") == 1
+    assert "reading on" in printed.err
 
 
 @pytest.mark.anyio
@@ -363,7 +451,7 @@ async def test_a_log_that_breaks_off_ends_nothing(capsys: pytest.CaptureFixture[
     await one.submit()
     await one.pod(RUNS, "n")
     task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
-    await said(capsys, "it is read on")
+    await said(capsys, "reading on")
     await one.ends(0)
     assert await task == 0
     assert "`tessera logs j -n ns` prints what its node has of it" in capsys.readouterr().err

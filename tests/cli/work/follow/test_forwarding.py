@@ -147,7 +147,7 @@ async def test_a_notebook_whose_image_has_no_python_has_a_cause_and_no_advice_to
     await said(capsys, "j: Pending")
     await one.pod(NO_PYTHON, "n")
     with pytest.raises(
-        Conflict, match=r'did not start: exec: "python3": not found in \$PATH: mend that, and submit it'
+        Conflict, match=r'did not start: exec: "python3": not found in \$PATH: correct that, and submit it'
     ):
         await task
     printed = "".join(capsys.readouterr())

@@ -77,6 +77,23 @@ async def test_the_image_of_an_environment_is_found_on_the_way_to_the_job(tmp_pa
     assert b"--environment other: there is no such environment: choose one of pytorch" in error
 
 
+@pytest.mark.parametrize("words", [("run", "--code", "{code}"), ("notebook",)])
+async def test_a_dry_run_with_an_environment_prints_the_job_s_own_secret_too(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    (code := tmp_path / "code").mkdir()
+    (code / "main.py").write_text("print(1)")
+    kube = MemoryKube()
+    image = {"image": "r.example/jupyter:1", "notebook": True}
+    await kube.create(ENVIRONMENTS, {"metadata": {"name": "jupyter"}, "spec": image})
+    async with serving(KubeApi(kube), tmp_path) as config:
+        options = (each.replace("{code}", str(code)) for each in words)
+        printed = await called(config, *options, "-e", "jupyter", "--dry-run")
+    secret, job = yaml.safe_load_all(printed)
+    assert (secret["kind"], job["kind"]) == ("Secret", "Job")
+    assert secret["metadata"]["name"] in str(job["spec"])
+
+
 async def test_ctrl_c_deletes_no_job_of_another_that_took_the_name(tmp_path: Path) -> None:
     words = ("run", "--image", "a", "--name", "train", "-n", "ns", "--cancel-on-interrupt")
     api = KubeApi(kube := MemoryKube())

@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.dryruns import dry_pod, dry_run
 from tessera.cli import main
+from tessera.cli.work.run import run
+from tessera.core.workload.units import quantity
+from tessera.errors import InvalidInput
 
 
 def container(*options: str) -> Any:
@@ -159,14 +164,7 @@ REFUSED = {
     "bytes of memory": (("--image", "a", "--memory", "16"), "--memory: 16 is 16 bytes: write 16Gi"),
     "thousandths of bytes": (("--image", "a", "--memory", "500m"), "--memory: 500m is 0.5 bytes: write an amount such"),
     "less than no memory": (("--image", "a", "--memory", "-1Gi"), "--memory: -1Gi is -1073741824 bytes: write"),
-    "a unit of GPU memory": (
-        ("--image", "a", "--gpu-memory", "10GB"),
-        "--gpu-memory: '10GB' is not a whole number of GiB: write 10",
-    ),
-    "a part of a GiB": (
-        ("--image", "a", "--gpu-memory", "10.5"),
-        "--gpu-memory: '10.5' is not a whole number of GiB: write 10 or 11",
-    ),
+    "more GPU memory than a number has": (("--image", "a", "--gpu-memory", "1e99"), "2^63 - 1"),
     "words of GPU memory": (
         ("--image", "a", "--gpu-memory", "much"),
         "--gpu-memory: 'much' is not a whole number: try",
@@ -229,6 +227,56 @@ def test_options_that_make_no_sense_are_refused(case: str) -> None:
     options, words = REFUSED[case]
     found = dry_run(*(each.replace("{here}", str(Path(__file__).parent)) for each in options))
     assert (found.exit_code, words in found.stderr) == (2, True), found.stderr
+
+
+PARTS_OF_A_GIB = {
+    "500MiB": 1,
+    "500M": 1,
+    "0.5": 1,
+    ".1gb": 1,
+    "40000Mi": 40,
+    "10GB": 10,
+    "80 gb": 75,
+    "10.5": 11,
+    "15e-1": None,
+    "1TB": 932,
+}
+"""What to write for them; None where that is not known."""
+
+
+@pytest.mark.parametrize("amount", PARTS_OF_A_GIB)
+def test_gpu_memory_that_is_no_whole_number_of_gib_is_refused_with_the_next_that_is(amount: str) -> None:
+    found = dry_run("--image", "a", "--gpu-memory", amount)
+    want = f"--gpu-memory: '{amount}' is not a whole number"
+    if (fix := PARTS_OF_A_GIB[amount]) is not None:
+        want += f" of GiB: write {fix}\n"
+    assert (found.exit_code, want in found.stderr, "write" in found.stderr) == (2, True, fix is not None), found.stderr
+
+
+@pytest.mark.parametrize("amount", ["0", "0Gi", "0.0", "0e1"])
+def test_no_gpu_memory_is_refused(amount: str) -> None:
+    found = dry_run("--image", "a", "--gpu-memory", amount)
+    assert (found.exit_code, "--gpu-memory: 0 is not at least 1" in found.stderr) == (2, True), found.stderr
+
+
+@pytest.mark.parametrize(
+    ("amount", "want"), [("16Gi", "16"), ("16 GiB", "16"), ("40960Mi", "40"), ("1e1", "10"), ("1Ti", "1024")]
+)
+def test_gpu_memory_may_have_its_unit(amount: str, want: str) -> None:
+    assert container("--gpu-memory", amount)["resources"]["limits"] == {"tessera.dev/gpu-memory": want}
+
+
+@given(st.integers(1, 1 << 30), st.sampled_from(("M", "G", "Mi", "Gi", "")), st.booleans())
+def test_gpu_memory_in_gib_is_that_of_its_quantity(number: int, unit: str, byte: bool) -> None:
+    bytes_ = quantity(f"{number}{unit or 'Gi'}", "amount")
+    kind = next(each.type for each in run.params if each.name == "gpu_memory")
+    try:
+        found = kind.convert(f"{number}{unit}{'B' if byte and unit else ''}", None, None)
+    except InvalidInput as error:
+        found = int(error.hint.removeprefix("write "))
+        assert (found - 1) << 30 < bytes_ < found << 30
+    else:
+        assert found << 30 == bytes_
 
 
 EMPTY = (

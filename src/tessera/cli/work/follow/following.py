@@ -19,8 +19,8 @@ from tessera.wakeup import WakeUp
 
 __all__ = ["follow_job", "print_log"]
 
-_LAST_WORDS_S = 10.0
-"""How long the log may be silent after the Job has ended."""
+_SILENT_S = 10.0
+"""How long the log of a pod may be silent after its command has ended."""
 _AGAIN_S = 1.0
 """After which a log is read on whose stream has ended before its command."""
 
@@ -63,9 +63,12 @@ async def follow_job(
                 reported = words
                 click.echo(words, err=True)
             # 2. Once it runs, print its log, or do the alternative, and its GPU usage beside that; again for a new pod.
-            if state.started and (shown is None or shown.is_of_another(state)):
-                if shown is not None:
-                    await shown.close()
+            if state.started and shown is not None and shown.is_of_another(state):
+                await shown.drain(state)
+                await shown.close()
+                shown = None
+                continue  # meanwhile the new pod may have ended, too
+            if state.started and shown is None:
                 wake = observed.changed.set
                 shown = _PodOutput(kube, state, meanwhile(state), wake) if meanwhile else _PodLog(kube, state, wake)
             if shown is not None:
@@ -73,9 +76,9 @@ async def follow_job(
             # 3. When it has ended, return the exit code of its command.
             if state.stage.ended:
                 if shown is not None:
-                    await shown.last_words()
-                return _code(state)
-            await observed.changed.wait(_LAST_WORDS_S)
+                    await shown.drain(state)
+                return _exit_code(state)
+            await observed.changed.wait(_SILENT_S)
     finally:
         if shown is not None:
             await shown.close()
@@ -121,8 +124,8 @@ class _PodOutput:
         if self._output.done():
             self._output.result()
 
-    async def last_words(self) -> None:
-        """Wait for what is still to be shown of a pod that has ended: nothing."""
+    async def drain(self, state: JobState) -> None:
+        """Wait for what is still to be shown of a pod that has ended, or is replaced: nothing."""
 
     async def close(self) -> None:
         await _end(self._output, self._usage)
@@ -139,23 +142,28 @@ class _PodLog(_PodOutput):
         super().__init__(kube, state, self._print(JobLog(kube, state)), wake)
 
     def is_of_another(self, state: JobState) -> bool:
-        """Return whether the Job has a newer pod, and this one's log has ended."""
-        return super().is_of_another(state) and self._output.done()
+        """Return whether the Job has a newer pod, and this one's log has ended, or no more is written to it."""
+        return super().is_of_another(state) and (self._output.done() or self._pod not in state.active_pods)
 
     def check(self, state: JobState) -> None:
         """Note whether the command of this pod has ended, and raise the error with which the log failed."""
-        if state.stage.ended or state.exit_code is not None or super().is_of_another(state):
+        if super().is_of_another(state):
+            self._again = f"the Job has a pod after {self._pod}"
+            self._over.set()
+        if state.stage.ended or state.exit_code is not None:
             self._over.set()
         super().check(state)
 
-    async def last_words(self) -> None:
+    async def drain(self, state: JobState) -> None:
         """Wait for the end of the log, for as long as pieces of it come."""
+        self.check(state)
         self._heard_s = _now_s()
         while not self._output.done():
-            if (left_s := _LAST_WORDS_S - (_now_s() - self._heard_s)) <= 0:
-                click.echo(f"the log did not end; {self._again}", err=True)
+            heard_s = self._heard_s
+            await asyncio.wait((self._output,), timeout=heard_s + _SILENT_S - _now_s())
+            if self._heard_s == heard_s and not self._output.done():
+                click.echo(f"the end of the log did not arrive; {self._again}", err=True)
                 return
-            await asyncio.wait((self._output,), timeout=left_s)
 
     async def _print(self, log: JobLog) -> None:
         """Print the log to its end: a stream that began after the end of the command has all that was missing."""
@@ -173,7 +181,7 @@ class _PodLog(_PodOutput):
                 was_whole = False
                 if over or str(error) not in reported:
                     reported.add(str(error))
-                    click.echo(f"the log broke off ({error}); {self._again if over else 'it is read on'}", err=True)
+                    click.echo(f"the log was interrupted ({error}); {self._again if over else 'reading on'}", err=True)
             self._heard_s = _now_s()
             if over:
                 return
@@ -268,11 +276,11 @@ async def _print_usage(kube: Kube, state: JobState) -> None:
         click.echo(f"{state.name}: uses {words}", err=True)
 
 
-def _code(state: JobState) -> int:
+def _exit_code(state: JobState) -> int:
     if state.stage is JobStage.SUCCEEDED:
         return 0
     if state.exit_code is None:
         log = f"see `tessera logs {state.name} -n {state.namespace}`"
-        hint = log if state.started else "mend that, and submit it again"
+        hint = log if state.started else "correct that, and submit it again"
         raise Conflict(f"job {state.namespace}/{state.name}", found=state.reason.rstrip(".") or "failed", hint=hint)
     return state.exit_code

@@ -27,6 +27,7 @@ from tessera.cli.work.submit.validation import (
 from tessera.core.deviceplugin.offers.modeloffers import mount_path
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import GPU_RESOURCE
+from tessera.core.workload import units
 from tessera.core.workload.need import Isolation
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, MODEL_RESOURCE, SCHEDULER_NAME
 from tessera.core.workload.tesseranames import GPU_MODEL, ISOLATION
@@ -36,6 +37,9 @@ __all__ = ["Submission", "WorkOptions", "submission_of", "work_options"]
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 _LONGEST_PREFIX = 40
+_GIB = 1 << 30
+_AMOUNT = re.compile(r"([0-9]*\.?[0-9]+(?:e\+?[0-9]+)?) ?(?:([mgt])(i?)b?)?", re.ASCII | re.IGNORECASE)
+"""A number of GiB, or an amount with its unit, as people write them."""
 _MOST_UID = (1 << 31) - 1
 """Source: k8s.io/apimachinery `pkg/util/validation` (`IsValidUserID`)."""
 _FOLDER = click.Path(path_type=Path)
@@ -47,18 +51,18 @@ class _Gib(WholeNumber):
     name = "GiB"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number; one with a unit, and a fraction, are refused with what to write."""
-        try:
+        """Return the number, also of an amount with its unit; a part of one is refused with what to write."""
+        if (amount := _AMOUNT.fullmatch(str(value))) is None:
             return int(super().convert(value, param, ctx))
-        except click.BadParameter as error:
-            if (amount := re.match(r"([0-9]+)(\.[0-9]+$|[A-Za-z ])", str(value))) is None:
-                raise
-            fix = f"write {amount[1]}"
-            if amount[2].startswith("."):
-                fix += f" or {int(amount[1]) + 1}"
+        number, letter, binary = amount.groups()
+        scale = units.quantity(f"1{letter.upper()}{binary.lower()}", "a unit") / _GIB if letter else 1
+        gib = units.quantity(number, "--gpu-memory") * scale
+        whole = units.round_up(gib)
+        if whole != gib:
             raise InvalidInput(
-                "--gpu-memory", found=shown(value), expected="a whole number of GiB", hint=fix
-            ) from error
+                "--gpu-memory", found=shown(value), expected="a whole number of GiB", hint=f"write {whole}"
+            )
+        return int(super().convert(whole, param, ctx))
 
 
 class WorkOptions(TypedDict):
@@ -109,7 +113,7 @@ work_options = with_options(
         help="Name of the Job.  [default: from environment or image]",
     ),
     namespace_option,
-    click.option("--gpu-memory", type=_Gib(1), help="GPU memory it needs."),
+    click.option("--gpu-memory", type=_Gib(1), help="GPU memory in GiB, of each GPU."),
     click.option("--gpu-compute", type=WholeNumber(1, 100), metavar="PERCENT", help="Part of a GPU's compute."),
     click.option(
         "--gpus",
