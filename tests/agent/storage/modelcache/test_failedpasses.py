@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from harness.failedlooks import Looks
@@ -48,23 +49,28 @@ class Pods:
 
 
 class Nowhere(ModelSources, frozen=True):
-    """Sources that cannot be opened."""
+    """Sources that cannot be opened; those for which that was tried are noted."""
+
+    tried: list[str] = msgspec.field(default_factory=list)
 
     def open(self, model: DesiredModel, credentials: Mapping[str, str]) -> ObjectStore:  # noqa: ARG002
+        self.tried.append(model.source)
         raise Unavailable(model.source, found="no answer", hint="try again")
 
 
-async def one_pass(top: Path, desired: Iterable[DesiredModel], used: Iterable[str], looks: Looks) -> ObservedModel:
+async def one_pass(
+    top: Path, desired: Iterable[DesiredModel], used: Iterable[str], looks: Looks, sources: Nowhere
+) -> ObservedModel:
     """Let an agent that starts anew reconcile once; return what it reports of model `m`."""
     kube = MemoryKube()
     await kube.create(NODES, {"metadata": {"name": "n1", "uid": "uid-1"}})
     body = {"apiVersion": API_VERSION, "kind": "NodeModels", "metadata": {"name": "n1"}}
-    fetched = ObservedModel(name="m", state="Ready", identity=ONCE.identity, checked_s=100.0)
+    fetched = ObservedModel(name="m", state="Ready", identity=ONCE.identity, checked_s=90.0)
     status = node_status([fetched], folder=str(top), free_bytes=0, reason="")
     await kube.apply(NODE_MODELS, {**body, "spec": node_spec(desired)}, manager="tessera-controller", force=True)
     await kube.apply(NODE_MODELS, {**body, "status": status}, manager="tessera", force=True, subresource="status")
     plugins = top.with_name("plugins")  # without a kubelet
-    places = Places(ModelDisk(top / "models", most_percent=100), Nowhere(), plugins)
+    places = Places(ModelDisk(top / "models", most_percent=100), sources, plugins)
     keeper = ModelKeeper("n1", kube, places, now_s=lambda: 100.0)
     watched: Any = keeper._store.objects
     watched["", "n1"] = await kube.get(NODE_MODELS, "n1")
@@ -121,7 +127,7 @@ async def test_a_pass_that_cannot_look_removes_nothing_that_pods_have_and_offers
         looks, found = Looks(top, number, errno.EIO), ObservedModel(name="m")
         try:
             with not_killed():
-                found = await one_pass(top, desired, in_use, looks)
+                found = await one_pass(top, desired, in_use, looks, Nowhere())
         except (OSError, TesseraError) as error:
             wrong.append((looks.failed, f"the pass ended: {error}"))
         if not looks.failed:
@@ -139,3 +145,29 @@ async def test_a_pass_that_cannot_look_removes_nothing_that_pods_have_and_offers
         shutil.rmtree(top)
     assert not wrong
     assert number > 30
+
+
+async def test_a_model_whose_pins_cannot_be_written_is_not_fetched_in_that_pass(tmp_path: Path) -> None:
+    """A sync could remove what a pod uses."""
+    orig, top = tmp_path / "orig", tmp_path / "copy"
+    (tmp_path / "plugins").mkdir()
+    orig.mkdir()
+    (orig / "not-empty").touch()
+    with not_killed():
+        folder = ModelDisk(orig / "models", most_percent=100).claim("m").top
+        revision = run(MemoryStore({"a": b"1"}), folder).revision
+    follows, number, pins = msgspec.structs.replace(ONCE, interval_s=5), 0, list[str]()
+    while True:
+        number += 1
+        shutil.copytree(orig, top, symlinks=True)
+        looks, sources = Looks(top, number, errno.EIO), Nowhere()
+        with not_killed():
+            await one_pass(top, (follows,), (revision,), looks, sources)
+        if not looks.failed:
+            assert sources.tried == ["memory://m"]
+            break
+        if "/pins" in looks.failed:
+            pins.append(looks.failed)
+            assert not sources.tried, looks.failed
+        shutil.rmtree(top)
+    assert pins

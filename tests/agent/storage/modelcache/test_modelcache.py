@@ -140,6 +140,14 @@ class Node:
         found = await self.reports(lambda node: any(each.name == name and ready(each) for each in node.observed))
         return next(each for each in found.observed if each.name == name)
 
+    async def passes(self, count: int) -> None:
+        """Return after so many passes of the agent."""
+        for _ in range(count):
+            last = self.measures._turned_s["models"]
+            async with asyncio.timeout(PATIENCE_S):
+                while self.measures._turned_s["models"] == last:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+
     async def start(self, pod: str, resource: str = LLAMA, revision: str = "") -> ContainerResponse:
         """Let a pod start, once the kubelet has the devices of a revision; return what its container gets."""
         await self.kubelet.until_allocatable(resource, CLIENTS, begin=revision[:48])
@@ -751,7 +759,7 @@ async def test_a_packed_model_is_an_image_that_is_mounted_before_a_pod_gets_it_a
         ModelFolder(node.folder / "llama").unmount_images()  # a reboot
         keeper = ModelKeeper("n1", node.kube, Places(ModelDisk(node.folder), ModelSources(), node.kubelet.plugins))
         with pytest.raises(Unavailable, match="not on this node's disk any more"):
-            keeper._response(LLAMA, f"{Path(old.mounts[0].host_path).name[:48]}-1")
+            await keeper._response(LLAMA, f"{Path(old.mounts[0].host_path).name[:48]}-1")
         async with node.running():
             first = (await node.model(lambda each: each.containers == 1)).revision
             assert mounted(old) == b"1"
@@ -789,7 +797,7 @@ async def test_a_revision_that_is_not_on_the_disk_is_mounted_into_no_pod(node: N
     places = Places(ModelDisk(node.folder), ModelSources(), node.kubelet.plugins)
     keeper = ModelKeeper("n1", node.kube, places)
     with pytest.raises(Unavailable, match="not on this node's disk any more"):
-        keeper._response(LLAMA, f"{'0' * 48}-1")
+        await keeper._response(LLAMA, f"{'0' * 48}-1")
 
 
 async def test_a_revision_whose_manifest_is_broken_is_withheld_and_fetched_again(node: Node) -> None:
@@ -1084,3 +1092,93 @@ async def test_a_disk_that_becomes_read_only_is_reported_and_keeps_offering_what
             await node.model(has(), "new")
             await until_gone(node.folder / "gone")
             await node.reports(lambda each: not each.reason)
+
+
+@pytest.mark.parametrize("is_gone", [False, True], ids=["source-changed", "source-gone"])
+@pytest.mark.parametrize("part", ["/llama/current", "manifests/{}.json", "verified/{}.json", "/llama/.tessera/pins"])
+async def test_an_error_of_the_disk_that_passes_leaves_a_model_that_is_fetched_once_as_it_was(
+    node: Node, part: str, is_gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.tell(desired(node.put("llama", a=b"1")))
+    async with node.running():
+        first = (await node.model(has())).revision
+    if is_gone:
+        (node.bucket / "llama").rename(node.bucket / "away")
+    else:
+        node.put("llama", a=b"2")  # which this cache is not to have
+    path = part.format(first)
+    async with node.running():
+        before = await node.model(has(first))
+        with monkeypatch.context() as patched:
+            fail_at(path, errno.ENOMEM, patched)
+            failed = await node.model(lambda each: each.state == "Failed")
+            assert os.strerror(errno.ENOMEM) in failed.reason
+            assert path in failed.reason
+            node.now_s += 1000
+            await node.passes(3)
+        await node.model(has(first))
+        node.now_s += 5000
+        await node.passes(3)
+        assert await node.model(has(first)) == before
+    with monkeypatch.context() as patched:
+        fail_at(path, errno.ENOMEM, patched)
+        async with node.running():  # an agent that starts in it
+            await node.model(lambda each: each.state == "Failed")
+    async with node.running():
+        assert await node.model(has(first)) == before
+
+
+async def test_a_model_that_the_disk_does_not_let_go_leaves_making_room_to_another(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (desired(node.put(each, a=os.urandom(4 * MIB)), each) for each in ("first", "second"))
+    high = desired(node.put("high", a=os.urandom(4 * MIB)), "high", priority=1)
+    real = os.rename
+
+    def renamed(path: Any, *more: Any, **others: Any) -> None:
+        if "/first/versions" in str(path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        real(path, *more, **others)
+
+    async with node.running(SmallDisk(node.folder)):
+        await node.tell(first)
+        revision = (await node.model(has(), "first")).revision
+        os.utime(node.folder / "first" / ".tessera" / "manifests" / f"{revision}.json", (1000, 1000))
+        await node.tell(first, second)
+        await node.model(has(), "second")
+        monkeypatch.setattr(os, "rename", renamed)
+        await node.tell(high, first, second)
+        failed = await node.model(lambda each: "Input/output error: replace the disk" in each.reason, "high")
+        assert failed.state == "Failed"
+        for _ in range(60):
+            node.now_s += 30
+            await node.passes(1)
+        await node.model(has(), "high")
+        assert (await node.model(has(), "first")).revision == revision
+    assert not node.kubelet.panics
+
+
+async def test_the_agent_goes_on_while_the_disk_for_models_is_slow(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One loop serves the models' and the GPUs' pods."""
+    await node.tell(desired(node.put("llama", a=b"1")))
+    here = threading.get_ident()
+    in_loop = set[str]()
+
+    def watched(name: str) -> Callable[..., Any]:
+        real = getattr(os, name)
+
+        def call(path: Any = ".", *more: Any, **others: Any) -> Any:
+            if threading.get_ident() == here and str(node.folder / "llama") in str(path):
+                in_loop.add(f"{name} {path}")
+            return real(path, *more, **others)
+
+        return call
+
+    async with node.running():
+        await node.model(has())
+        for name in ("lstat", "stat", "open", "scandir", "listdir", "readlink", "utime"):
+            monkeypatch.setattr(os, name, watched(name))
+        await node.start("p")
+        await node.model(lambda each: each.containers == 1)
+        monkeypatch.undo()
+    assert not in_loop

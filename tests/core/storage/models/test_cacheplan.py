@@ -22,6 +22,7 @@ from tessera.core.storage.models.cacheplan import (
     RemoveSuperseded,
     VerifyRevision,
     plan_cache,
+    unread_reason,
     withheld_reason,
 )
 from tessera.core.storage.models.fetchhistory import FetchHistory, RoomBackoff, fetch_history
@@ -332,6 +333,32 @@ def test_what_is_due_is_fetched(case: str) -> None:
         assert fetched(changed), "another source is checked at once"
 
 
+@pytest.mark.parametrize("now_s", [0.0, 1e9])
+def test_an_error_of_the_disk_makes_nothing_due_and_changes_nothing_that_is_fetched_once(now_s: float) -> None:
+    once, follows = model("a"), model("a", interval_s=60)
+    at_its_revision = model("a", revision="1")
+
+    def fetched(desired: DesiredModel, found: ModelOnDisk | None, *failing: str) -> bool:
+        report = ObservedModel(name="a", state="Ready", identity=desired.identity, checked_s=1.0)
+        fetching = Fetching(now_s=now_s, histories=histories(a=report), failing=frozenset(failing))
+        there = {} if found is None else {"a": ModelOnNode(found)}
+        return plan_cache({"a": desired}, there, fetching=fetching, displaced={}).fetch is not None
+
+    for desired in (once, follows, at_its_revision):
+        assert fetched(desired, None)
+        assert not fetched(desired, None, "a")
+        assert not fetched(desired, ModelOnDisk("", ()), "a")
+    unread = ModelOnDisk("", (), unread={"1": "EIO"}, unread_current="1")
+    assert not fetched(once, unread)
+    assert not fetched(at_its_revision, unread)
+    assert fetched(follows, unread) == (now_s > 60)
+    former = msgspec.structs.replace(unread, unread_current="")
+    assert fetched(once, former), "there is no current one"
+    assert not fetched(at_its_revision, former)
+    assert unread_reason(once, unread) == unread_reason(at_its_revision, former) == "EIO"
+    assert unread_reason(once, former) == ""
+
+
 def there(*kept: RevisionOnDisk, current: str = ONE, **more: Any) -> ModelOnNode:
     return ModelOnNode(ModelOnDisk(current, tuple(each.revision for each in kept)), revisions=kept, **more)
 
@@ -443,6 +470,24 @@ STAYS: dict[str, tuple[DesiredModel, ModelOnNode]] = {
 def test_no_room_is_made_by_a_model(case: str) -> None:
     desired, found = STAYS[case]
     assert room_for(1, {"a": found}, desired).refused == {"big": 1}
+
+
+def test_another_makes_room_where_the_disk_refused_to_remove_a_model() -> None:
+    found = {
+        "a": there(HERE, staged_bytes=10, is_stuck=True),
+        "b": there(HERE, staged_bytes=10),
+    }
+    models = model("a", priority=1), model("b", priority=2)
+    plan = room_for(15, found, *models)
+    assert (plan.displaced, plan.steps) == ({"b": "big"}, (RemoveStaged("b", "big"),))
+    assert room_for(25, found, *models).refused == {"big": 5}
+
+
+def test_nothing_makes_room_for_a_model_that_an_error_of_the_disk_keeps_from_being_fetched() -> None:
+    desired = {each.name: each for each in (model("big", priority=5), model("a"))}
+    fetching = Fetching(histories={"big": needing(1)}, failing=frozenset({"big"}))
+    plan = plan_cache(desired, {"a": there(HERE)}, fetching=fetching, displaced={})
+    assert (plan.displaced, plan.refused) == ({}, {})
 
 
 @pytest.mark.parametrize(("count", "pause_s"), [(1, 3600), (2, 7200), (3, 14400), (6, 86400), (10**6, 86400)])

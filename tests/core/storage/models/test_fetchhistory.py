@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
+from typing import Any
 
 import msgspec
 import pytest
 
-from tessera.core.storage.models.fetchhistory import FetchHistory, fetch_history
+from tessera.core.storage.models.fetchhistory import FetchHistory, fetch_history, resumed_history
+from tessera.core.storage.models.nodemodels import ObservedModel
 
 EVENTS: dict[str, Callable[[FetchHistory, float], FetchHistory]] = {
     "begun": lambda history, _now_s: history.begun(),
@@ -113,3 +115,23 @@ def test_the_pause_doubles_up_to_a_day(count: int, pause_s: float) -> None:
     assert backoff is not None
     assert (backoff.until_s, backoff.reason) == (1000.0 + pause_s, f"403 {count - 1}")
     assert history.room_backoff(1000.0 + pause_s) is None
+
+
+@pytest.mark.parametrize(
+    ("reported", "resumed"),
+    [
+        ({"state": "Ready", "checked_s": 1.0, "reason": "EIO at a former one"}, ("Ready", "")),
+        ({"state": "Failed", "checked_s": 1.0, "reason": "EIO"}, ("Ready", "")),
+        ({"state": "Failed", "reason": "EIO"}, ("Missing", "")),
+        ({"state": "Failed", "checked_s": 1.0, "failures": 2, "reason": "403"}, ("Failed", "403")),
+        ({"state": "Fetching", "checked_s": 1.0}, ("Missing", "")),
+        ({"state": "Missing", "reason": "not enough space"}, ("Missing", "")),
+    ],
+)
+def test_an_agent_that_starts_takes_over_how_the_last_fetch_ended_and_no_error_of_the_disk(
+    reported: dict[str, Any], resumed: tuple[str, str]
+) -> None:
+    former = ObservedModel(name="a", identity="1", **reported)
+    found = resumed_history(former)
+    assert (found.report.state, found.report.reason) == resumed
+    assert found.of("1").report.failures == former.failures

@@ -181,6 +181,7 @@ class ModelDisk:
             verifications,
             unverified=frozenset(each for each in verifications if self.facts(name, each).unverified_bytes),
             unread=unread,
+            unread_current=current if current in unread else "",
         )
 
     def reason(self, name: str, error: TesseraError | OSError) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -16,7 +16,7 @@ from tessera.agent.storage.models.sync import Synced, sync
 from tessera.api.kubernetes.times import time_text
 from tessera.clients.store import ObjectStore
 from tessera.core.storage.models.cacheplan import CachePlan, Fetching
-from tessera.core.storage.models.fetchhistory import FetchHistory, fetch_history
+from tessera.core.storage.models.fetchhistory import FetchHistory, fetch_history, resumed_history
 from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel
 from tessera.core.storage.models.retention import TooLittleRoom
 from tessera.errors import Unavailable
@@ -172,7 +172,7 @@ class Fetches:
             reported: results of an agent that has ended, of models that this one does not know.
 
         """
-        known = {each.name: FetchHistory(each) for each in reported} | self._histories
+        known = {each.name: resumed_history(each) for each in reported} | self._histories
         self._histories = {name: each for name, each in known.items() if name in desired}
 
     def report(self, name: str) -> ObservedModel:
@@ -184,13 +184,18 @@ class Fetches:
                 self._progress = self._running.done_bytes, self._running.total_bytes
             done, total = self._progress
             return msgspec.structs.replace(found, state="Fetching", fetched_bytes=done, total_bytes=total)
-        state = "Missing" if found.state == "Fetching" else found.state  # of an agent that has ended
-        return msgspec.structs.replace(found, state=state, fetched_bytes=0, total_bytes=0)
+        return msgspec.structs.replace(found, fetched_bytes=0, total_bytes=0)
 
-    def observed(self, desired: Mapping[str, DesiredModel]) -> Fetching:
-        """Return the fetches of the desired models, for the next plan."""
+    def observed(self, desired: Mapping[str, DesiredModel], failing: Collection[str] = ()) -> Fetching:
+        """Return the fetches of the desired models, for the next plan.
+
+        Args:
+            desired: all of the node.
+            failing: those that an error of the disk keeps from being fetched.
+
+        """
         histories = {name: self._history(model) for name, model in desired.items()}
-        return Fetching(now_s=self._now_s(), running=self.busy, histories=histories)
+        return Fetching(now_s=self._now_s(), running=self.busy, histories=histories, failing=frozenset(failing))
 
     def decided(self, needs: Iterable[str], plan: CachePlan, desired: Mapping[str, DesiredModel]) -> None:
         """Report what a plan has decided on models that did not fit.

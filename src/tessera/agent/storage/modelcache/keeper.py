@@ -53,9 +53,11 @@ from tessera.core.storage.models.cacheplan import (
     RemoveStaged,
     RemoveSuperseded,
     plan_cache,
+    unread_reason,
     withheld_reason,
 )
 from tessera.core.storage.models.nodemodels import DesiredModel
+from tessera.core.storage.retries import has_passed
 from tessera.core.usage.ownmetrics import MODEL_BYTES, MODELS
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.core.workload.tesseranames import AGENT
@@ -73,6 +75,8 @@ _ROUND = 30
 """Free bytes are reported in steps of a GiB, so that a growing log causes no report."""
 _USED_S = 600.0
 """A revision that pods use is noted as used so often."""
+_STUCK_S = 3600.0
+"""A model makes no room for so long after the disk refused to remove something of it; others may."""
 _ABSENT = ModelOnNode(ModelOnDisk("", ()))
 
 
@@ -109,6 +113,7 @@ class ModelKeeper:
     ) -> None:
         self._node = node
         self._kube = kube
+        self._now_s = now_s
         self._disk = places.disk
         self._peers = membership(places.disk.sharing.peers, kube)
         self._sources = places.sources
@@ -136,8 +141,12 @@ class ModelKeeper:
         self._states: Counter[str] = Counter()
         """Models by state, as last reported."""
         self._bytes = 0
-        self._stuck: dict[str, str] = {}
-        """Why models that are not desired any more are still there, as last logged."""
+        self._stuck: dict[str, float] = {}
+        """When the disk refused to remove something of a model that was to make room, on `now_s`."""
+        self._failed: dict[str, str] = {}
+        """Why the disk kept models from being read or changed in this pass."""
+        self._failed_before: Mapping[str, str] = {}
+        """The same of the last pass."""
         self._gone: set[str] = set()
         """UIDs of pods that are in the kubelet's record and have ended."""
 
@@ -202,11 +211,15 @@ class ModelKeeper:
         listed = servers.listed
         on_disk, problem = await self._observe()
         ids = await self._allocated(view)
-        self._found = {name: _readers(f"{MODEL_RESOURCE}{name}", each, listed, ids) for name, each in on_disk.items()}
+        self._stuck = {name: at for name, at in self._stuck.items() if not has_passed(at, _STUCK_S, self._now_s())}
+        self._found = {
+            name: _readers(f"{MODEL_RESOURCE}{name}", each, listed, ids, is_stuck=name in self._stuck)
+            for name, each in on_disk.items()
+        }
         for name, model in self._found.items():
             for revision in model.used:
-                self._disk.use(name, revision, after_s=_USED_S)
-        fetching = self._fetches.observed(self._desired)
+                await asyncio.to_thread(self._disk.use, name, revision, after_s=_USED_S)
+        fetching = self._fetches.observed(self._desired, self._failed.keys() | self._failed_before.keys())
         for name, model in self._found.items() if fetching.needs else ():
             self._found[name] = msgspec.structs.replace(
                 model,
@@ -235,6 +248,7 @@ class ModelKeeper:
 
         A model that it does not tell of has failed; pods keep it, and it is not removed.
         """
+        self._failed_before, self._failed = self._failed, {}
         try:
             if problem := await asyncio.to_thread(self._disk.problem):
                 return {}, problem
@@ -261,8 +275,11 @@ class ModelKeeper:
                 found.setdefault(each.resource, []).append(each.device_ids[0])
         return found
 
-    def _response(self, resource: str, device: str) -> ContainerResponse:
-        """Return the mount that a container gets with a device."""
+    async def _response(self, resource: str, device: str) -> ContainerResponse:
+        """Return the mount that a container gets with a device; the agent goes on where the disk is slow."""
+        return await asyncio.to_thread(self._mount, resource, device)
+
+    def _mount(self, resource: str, device: str) -> ContainerResponse:
         name = resource.removeprefix(MODEL_RESOURCE)
         on_disk = self._found.get(name, _ABSENT).on_disk
         revision = next(iter(allocated_revisions((device,), on_disk.revisions)), "")
@@ -301,12 +318,12 @@ class ModelKeeper:
         These are those for which there is less room than was planned, and those that the disk does not let be changed,
         which keep no other from what is planned for it.
         """
-        refused, due = set[str](), plan.fetch.name if plan.fetch is not None else ""
+        refused = set[str]()
         for name, revisions in plan.protected.items():
             try:
                 await asyncio.to_thread(self._disk.pin, name, revisions, unread=self._found[name].on_disk.unread)
             except OSError as error:
-                self._fail(name, error, due=due)
+                self._fail(name, error)
                 refused.add(name)
         offers = [(name, revision) for name, revision in plan.offered.items() if revision]
         # A fetch that ended meanwhile may have removed what was not pinned yet.
@@ -318,8 +335,10 @@ class ModelKeeper:
                 if await self._take(step):
                     continue
             except (TesseraError, OSError) as error:
-                problem = self._fail(step.model, error, due=due)
+                problem = self._fail(step.model, error)
                 refused.add(step.model)
+            if problem and isinstance(step, EvictRevision | RemoveStaged):
+                self._stuck[step.model] = self._now_s()
             # What is displaced is removed by a later plan; for the rest there may be no such plan.
             match step:
                 case EvictRevision(model, revision, other) if problem or model not in plan.displaced:
@@ -332,22 +351,13 @@ class ModelKeeper:
             refused.add(other)
         return refused
 
-    def _fail(self, name: str, error: TesseraError | OSError, *, due: str = "") -> str:
-        """Report a model as failed for an error of its folder, and return the reason.
-
-        Args:
-            name: the model.
-            error: the error; one that persists is counted once, and again when the model is due.
-            due: the model that would be fetched next.
-
-        """
+    def _fail(self, name: str, error: TesseraError | OSError) -> str:
+        """Note an error of a model's folder, which fails the model while it lasts, and return the reason."""
         reason = f"model {name}: {self._disk.reason(name, error)}"
-        if name not in self._desired:
-            if self._stuck.get(name) != reason:
-                self._log.warning("model_not_removed", model=name, reason=reason)
-            self._stuck[name] = reason
-        elif name == due or self._fetches.report(name).state not in {"Failed", "Fetching"}:
-            self._fetches.put_off(self._desired[name], reason)
+        if reason not in {self._failed.get(name), self._failed_before.get(name)}:
+            event = "model_not_fetched" if name in self._desired else "model_not_removed"
+            self._log.warning(event, model=name, reason=reason)
+        self._failed[name] = reason
         return reason
 
     async def _take(self, step: CacheStep) -> bool:
@@ -358,7 +368,6 @@ class ModelKeeper:
             case RemoveModel(model):
                 if is_done := await asyncio.to_thread(self._disk.remove, model):
                     self._log.info("model_removed", model=model)
-                    self._stuck.pop(model, None)
                     self._wakeup.set()
                 return is_done
             case RemoveStaged(model, other):
@@ -412,11 +421,14 @@ class ModelKeeper:
             facts = await asyncio.to_thread(self._disk.facts, name, revision) if revision else RevisionFacts()
             on_disk = self._found.get(name, _ABSENT).on_disk
             report = self._fetches.report(name)
+            failure = self._failed.get(name) or unread_reason(self._desired[name], on_disk)
             more = {
+                "state": "Failed" if failure and report.state != "Fetching" else report.state,
                 "revision": revision,
                 "containers": len(ids.get(f"{MODEL_RESOURCE}{name}", ())),
                 "verified_s": on_disk.verification(revision).at_s,
-                "reason": report.reason
+                "reason": failure
+                or report.reason
                 or withheld_reason(self._desired[name], on_disk)
                 or next(iter(on_disk.unread.values()), ""),
                 **facts._asdict(),
@@ -441,9 +453,14 @@ class ModelKeeper:
 
 
 def _readers(
-    resource: str, on_disk: ModelOnDisk, listed: Mapping[str, frozenset[str]], ids: Mapping[str, list[str]]
+    resource: str,
+    on_disk: ModelOnDisk,
+    listed: Mapping[str, frozenset[str]],
+    ids: Mapping[str, list[str]],
+    *,
+    is_stuck: bool,
 ) -> ModelOnNode:
     """Return a model on the disk, with what the kubelet may allocate to pods of it, and what it has allocated."""
     there = (*on_disk.revisions, *on_disk.unread)
     choosable = allocated_revisions(listed[resource], there) if resource in listed else None
-    return ModelOnNode(on_disk, allocated_revisions(ids.get(resource, ()), there), choosable)
+    return ModelOnNode(on_disk, allocated_revisions(ids.get(resource, ()), there), choosable, is_stuck=is_stuck)

@@ -1,6 +1,6 @@
 """The device plugin of a model: a resource of which each device is a mount of the same revision."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from tessera.agent.deviceplugin.offers.listed import ListedResource
 from tessera.clients.kubelet import OptionalCalls
@@ -24,7 +24,7 @@ class OfferedModel(ListedResource[ModelOffer]):
 
     """
 
-    def __init__(self, offer: ModelOffer, respond: Callable[[str, str], ContainerResponse]) -> None:
+    def __init__(self, offer: ModelOffer, respond: Callable[[str, str], Awaitable[ContainerResponse]]) -> None:
         super().__init__(offer)
         self._respond = respond
 
@@ -54,7 +54,7 @@ class OfferedModel(ListedResource[ModelOffer]):
                     found=("none" if unknown is None else shown(unknown)) + " is not offered",
                     hint="name one that the kubelet was offered",
                 )
-            return self._respond(self.resource.name, ids[0])
+            return await self._respond(self.resource.name, ids[0])
 
     async def pre_start(self, ids: tuple[str, ...]) -> None:
         """Do nothing."""

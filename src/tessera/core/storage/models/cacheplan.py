@@ -29,6 +29,7 @@ __all__ = [
     "RemoveSuperseded",
     "VerifyRevision",
     "plan_cache",
+    "unread_reason",
     "withheld_reason",
 ]
 
@@ -42,6 +43,7 @@ class ModelOnDisk(msgspec.Struct, frozen=True):
         verifications: when each of them was compared with its digests, and what is damaged.
         unverified: those with files that no checksum of their source verified.
         unread: those of which the disk does not tell, each with the reason; they stay as they are.
+        unread_current: that of them which was fetched last; empty for none.
 
     """
 
@@ -50,6 +52,7 @@ class ModelOnDisk(msgspec.Struct, frozen=True):
     verifications: Mapping[str, Verification] = {}
     unverified: frozenset[str] = frozenset()
     unread: Mapping[str, str] = {}
+    unread_current: str = ""
 
     def verification(self, revision: str) -> Verification:
         """Return the last comparison of a revision."""
@@ -66,6 +69,7 @@ class ModelOnNode(msgspec.Struct, frozen=True):
             the model.
         revisions: all with what they free, where room is to be made; protected are those that a process reads.
         staged_bytes: of a fetch that was interrupted or failed, which the next one would use, where room is to be made.
+        is_stuck: whether the disk refused to remove some of it a short while ago, so that it makes no room.
 
     """
 
@@ -74,6 +78,7 @@ class ModelOnNode(msgspec.Struct, frozen=True):
     listed: frozenset[str] | None = None
     revisions: tuple[RevisionOnDisk, ...] = ()
     staged_bytes: int = 0
+    is_stuck: bool = False
 
 
 class Fetching(msgspec.Struct, frozen=True):
@@ -83,17 +88,23 @@ class Fetching(msgspec.Struct, frozen=True):
         now_s: seconds since 1970.
         running: the model that is fetched just now; empty for none.
         histories: what came of the fetches of the desired models, each of its present identity.
+        failing: the models that an error of the disk keeps from being fetched.
 
     """
 
     now_s: float = 0.0
     running: str = ""
     histories: Mapping[str, FetchHistory] = {}
+    failing: frozenset[str] = frozenset()
 
     @property
     def needs(self) -> dict[str, int]:
         """The models that did not fit when they were fetched last, with the bytes that they lacked, undecided yet."""
-        return {name: each.missing_bytes for name, each in self.histories.items() if each.room == "Needed"}
+        return {
+            name: each.missing_bytes
+            for name, each in self.histories.items()
+            if each.room == "Needed" and name not in self.failing
+        }
 
     def history(self, name: str) -> FetchHistory:
         """Return what came of the fetches of a model."""
@@ -281,6 +292,11 @@ def withheld_reason(model: DesiredModel, on_disk: ModelOnDisk) -> str:
     return f"revision {revision[:12]}: {problem}: fetched again" if problem else ""
 
 
+def unread_reason(model: DesiredModel, on_disk: ModelOnDisk) -> str:
+    """Return why the disk does not tell of the revision that new pods would get; empty if it does."""
+    return on_disk.unread.get(model.revision or on_disk.unread_current, "")
+
+
 def _next_verification(
     desired: Mapping[str, DesiredModel], observed: Mapping[str, ModelOnNode], now_s: float
 ) -> VerifyRevision | None:
@@ -297,13 +313,18 @@ def _next_verification(
 
 
 def _is_due(model: DesiredModel, observed: ModelOnNode | None, fetching: Fetching) -> bool:
-    """Return whether the source of a model is to be checked now."""
+    """Return whether the source of a model is to be checked now.
+
+    What the disk does not tell of may be whole: the source is not checked for that.
+    """
+    if model.name in fetching.failing:
+        return False
     report = fetching.history(model.name).report
     if report.identity != model.identity:
         return True
     if report.failures:
         return has_passed(report.failed_s, fetch_backoff_s(report.failures), fetching.now_s)
-    if observed is None or not _revision(model, observed.on_disk):
+    if observed is None or not (_revision(model, observed.on_disk) or unread_reason(model, observed.on_disk)):
         return True
     follows = model.interval_s and not model.revision
     return bool(follows) and has_passed(report.checked_s, model.interval_s, fetching.now_s)
@@ -427,7 +448,7 @@ def _staged(
 
     That of a model for which there is too little room makes room for any.
     """
-    if not observed.staged_bytes or name == fetching.running:
+    if not observed.staged_bytes or observed.is_stuck or name == fetching.running:
         return
     urgency: tuple[float, bool] = (-math.inf, False)
     if desired is not None and fetching.history(name).room != "Refused":
@@ -446,7 +467,7 @@ def _revisions(
     readers = observed.used.union(observed.listed or (), {offered})
     may_be_withdrawn = desired is None or (not desired.pinned and desired.priority < model.priority)
     for each in observed.revisions:
-        if each.protected:
+        if each.protected or observed.is_stuck:
             continue
         if each.revision != observed.on_disk.current:
             if each.revision not in readers:

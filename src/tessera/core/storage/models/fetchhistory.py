@@ -20,7 +20,7 @@ import msgspec
 from tessera.core.storage.models.nodemodels import ObservedModel
 from tessera.core.storage.retries import has_passed
 
-__all__ = ["FetchHistory", "RoomBackoff", "fetch_history"]
+__all__ = ["FetchHistory", "RoomBackoff", "fetch_history", "resumed_history"]
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 3600.0, 86400.0
 """The first pause of a back-off; each further one is twice as long."""
@@ -139,3 +139,16 @@ class FetchHistory(msgspec.Struct, frozen=True):
 def fetch_history(name: str) -> FetchHistory:
     """Return the history of a model that was never fetched."""
     return FetchHistory(ObservedModel(name=name))
+
+
+def resumed_history(report: ObservedModel) -> FetchHistory:
+    """Return the history of a model from the report of an agent that has ended.
+
+    What else kept the model from being ready then, such as an error of the disk, is no part of it.
+    """
+    if report.state == "Fetching":
+        return FetchHistory(msgspec.structs.replace(report, state="Missing"))
+    if report.failures:
+        return FetchHistory(report)
+    state = report.state if report.state != "Failed" else "Ready" if report.checked_s else "Missing"
+    return FetchHistory(msgspec.structs.replace(report, state=state, reason=""))
