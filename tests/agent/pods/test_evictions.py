@@ -1,14 +1,13 @@
 """Evictions are asked for less and less often while they are refused; time is virtual."""
 
 import asyncio
+from collections.abc import Mapping
 
 from harness import virtualtime
 from tessera.agent.pods.evictions import Evictions
-from tessera.core.gpu.deviceids import DeviceId
-from tessera.core.node.layouts import DeviceUser
 from tessera.errors import Unavailable
 
-POD = DeviceUser(device=DeviceId("u"), pod="ns/p")
+POD, PROCESS = "ns/p", ""
 
 
 class Api:
@@ -24,9 +23,9 @@ class Api:
             raise Unavailable(f"pod {namespace}/{name}", found="a budget keeps it", hint="wait")
 
 
-async def ask_for(evictions: Evictions, seconds: int, *users: DeviceUser) -> None:
+async def ask_for(evictions: Evictions, seconds: int, *pods: str) -> None:
     for _ in range(seconds):
-        await evictions.ask(users)
+        await evictions.ask(pods)
         await asyncio.sleep(1.0)
 
 
@@ -40,12 +39,12 @@ def test_why_a_pod_stays_is_said_until_it_goes() -> None:
     async def story() -> None:
         evictions = Evictions(api.evict, 1.0)
         await ask_for(evictions, 1, POD)
-        assert evictions.refusals([POD]) == ("pod ns/p is not evicted: a budget keeps it",)
-        assert evictions.refusals([DeviceUser(device=DeviceId("u"), pod="ns/other")]) == ()
+        assert evictions.refusals([POD]) == {POD: "pod ns/p is not evicted: a budget keeps it"}
+        assert evictions.refusals(["ns/other"]) == {}
         api.allows = True
         evictions.begin_anew()
         await ask_for(evictions, 1, POD)
-        assert evictions.refusals([POD]) == ()
+        assert evictions.refusals([POD]) == {}
 
     api = Api()
     virtualtime.run(story())
@@ -54,7 +53,7 @@ def test_why_a_pod_stays_is_said_until_it_goes() -> None:
 def test_the_next_pod_of_a_name_is_asked_at_once_and_a_process_never() -> None:
     async def story() -> None:
         evictions = Evictions(api.evict, 1.0)
-        await ask_for(evictions, 1, POD, DeviceUser(device=DeviceId("u"), pid=7))
+        await ask_for(evictions, 1, POD, PROCESS)
         await ask_for(evictions, 1)
         await ask_for(evictions, 1, POD)
 
@@ -67,13 +66,13 @@ def test_an_api_that_does_not_answer_is_waited_for_no_longer_than_the_deadline()
     async def silent(_name: str, _namespace: str) -> None:
         await asyncio.sleep(3600.0)
 
-    async def story() -> tuple[str, ...]:
+    async def story() -> Mapping[str, str]:
         evictions = Evictions(silent, 1.0)
         await evictions.ask([POD])
         assert asyncio.get_running_loop().time() == 1.0
         return evictions.refusals([POD])
 
-    assert virtualtime.run(story()) == ("pod ns/p is not evicted: no answer in time",)
+    assert virtualtime.run(story()) == {POD: "pod ns/p is not evicted: no answer in time"}
 
 
 def test_many_that_are_not_answered_take_no_longer_than_one() -> None:
@@ -86,11 +85,11 @@ def test_many_that_are_not_answered_take_no_longer_than_one() -> None:
         evicted.append((namespace, name))
 
     async def story() -> float:
-        users = [DeviceUser(device=DeviceId("u"), pod=f"ns/p{number}") for number in range(60)]
+        pods = [f"ns/p{number}" for number in range(60)]
         evictions, loop = Evictions(evict, 10.0), asyncio.get_running_loop()
         began_s = loop.time()
-        await evictions.ask(users)
-        assert len(evictions.refusals(users)) == 59
+        await evictions.ask(pods)
+        assert len(evictions.refusals(pods)) == 59
         return loop.time() - began_s
 
     assert virtualtime.run(story()) == 10.0
@@ -100,4 +99,4 @@ def test_many_that_are_not_answered_take_no_longer_than_one() -> None:
 def test_where_nobody_is_to_be_evicted_nobody_is_asked() -> None:
     evictions = Evictions(None, 1.0)
     virtualtime.run(ask_for(evictions, 3, POD))
-    assert evictions.refusals([POD]) == ()
+    assert evictions.refusals([POD]) == {}

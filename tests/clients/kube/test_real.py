@@ -24,6 +24,7 @@ from tessera.clients.kube import (
     Expired,
     Forbidden,
     HttpKube,
+    Kind,
     Selection,
     Silent,
     Unanswered,
@@ -300,11 +301,17 @@ async def test_a_list_whose_moment_expires_between_chunks_is_asked_whole(tmp_pat
     assert ([each["metadata"]["name"] for each in listing.objects], listing.resource_version) == (["new"], "9")
 
 
-async def test_a_version_is_read_without_the_objects(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "namespace", "path"), [(NODES, "", "/api/v1/nodes"), (PODS, "ml", "/api/v1/namespaces/ml/pods")]
+)
+async def test_a_version_is_read_without_the_objects(tmp_path: Path, kind: Kind, namespace: str, path: str) -> None:
+    """As a role permits that is of one namespace, or for one name."""
     page = shown(items=[{"metadata": {"name": "a"}}], metadata={"continue": "x", "resourceVersion": "7"})
+    selection = Selection(namespace=namespace, fields=(("metadata.name", "a"),), labels=(("l", "b"),))
     async with connected(tmp_path, lambda _: page, {}) as (server, kube):
-        assert await kube.version(NODES, Selection(fields=(("metadata.name", "a"),), labels=(("l", "b"),))) == "7"
+        assert await kube.version(kind, selection) == "7"
         (requested,) = server.requested
+    assert urlsplit(requested.target).path == path
     assert parse_qs(urlsplit(requested.target).query) == {"limit": ["1"], "fieldSelector": ["metadata.name=a"]}
 
 

@@ -13,8 +13,6 @@ from tessera.agent.pods.podsview import is_ending
 from tessera.api.tessera.node.nodereports import Report, Subject
 from tessera.clients.kube import Kube, record_event, uid_of
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, Clash
-from tessera.core.gpu.deviceids import DeviceId
-from tessera.core.node.layouts import DeviceUser
 from tessera.errors import TesseraError
 from tessera.log import Logger
 
@@ -124,9 +122,8 @@ class Conflicts:
     async def _ask(self, uids: Mapping[str, str]) -> tuple[str, ...]:
         """Request evictions by `namespace/name`; return why some are refused."""
         self._uids = dict(uids)
-        users = [DeviceUser(device=DeviceId(""), pod=pod) for pod in uids]
-        await self._evictions.ask(users)
-        refusals = {user.pod: text for user in users for text in self._evictions.refusals([user])}
+        await self._evictions.ask(uids)
+        refusals = self._evictions.refusals(uids)
         for pod, text in refusals.items():
             if self._is_due(uids[pod], _REFUSED, text):
                 self._say(uids[pod], pod, _REFUSED, text)

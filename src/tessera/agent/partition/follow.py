@@ -172,7 +172,7 @@ class Follower:
             return Outlook(observed=(), invalid=str(error), idle=not users)
         current = outlook(name, configurations, inventory, users)
         refused = self._evictions.refusals(_in_the_way(current))
-        return msgspec.structs.replace(current, notes=refused) if refused else current
+        return msgspec.structs.replace(current, notes=tuple(refused.values())) if refused else current
 
     async def _act(self, current: NodeObserved) -> bool:
         """Make the changes that can be made, and evict pods in the way of others; return whether any failed."""
@@ -220,9 +220,9 @@ class Follower:
         return self._reported is not None and _shown(self.request) == _shown(self._reported)
 
 
-def _in_the_way(current: Outlook) -> tuple[DeviceUser, ...]:
-    """Return the users in the way."""
-    return tuple(user for _, blocked in current.blocked for user in blocked.users)
+def _in_the_way(current: Outlook) -> tuple[str, ...]:
+    """Return the pods in the way; "" for a process."""
+    return tuple(user.pod for _, blocked in current.blocked for user in blocked.users)
 
 
 def _shown(request: LayoutRequest) -> tuple[LayoutState | None, LayoutCondition | None]:

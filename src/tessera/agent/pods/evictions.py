@@ -1,9 +1,8 @@
 """Evicts pods in the way through the Eviction API, with exponential backoff while it is refused."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from tessera.core.node.layouts import DeviceUser
 from tessera.errors import TesseraError
 from tessera.log import logger
 
@@ -32,10 +31,9 @@ class Evictions:
         self._refused: dict[str, str] = {}
         self._log = logger()
 
-    async def ask(self, users: Iterable[DeviceUser]) -> None:
-        """Request the eviction of each pod among these users that is due; processes cannot be evicted."""
-        now = asyncio.get_running_loop().time
-        pods = _pods(users)
+    async def ask(self, pods: Iterable[str]) -> None:
+        """Request the eviction of each of these pods (`namespace/name`) that is due; "" stands for none."""
+        now, pods = asyncio.get_running_loop().time, _named(pods)
         self._due = {pod: due for pod, due in self._due.items() if pod in pods}  # another pod may come by the same name
         due = [pod for pod in pods if now() >= self._due.get(pod, (0.0, 0.0))[0]] if self._evict else []
         for pod in due:
@@ -57,14 +55,14 @@ class Evictions:
             self._refused.pop(pod, None)
             self._log.info("pod_evicted", pod=pod)
 
-    def refusals(self, users: Iterable[DeviceUser]) -> tuple[str, ...]:
-        """Return why pods among these users were not evicted at the last request, a sentence for each."""
-        return tuple(f"pod {pod} is not evicted: {self._refused[pod]}" for pod in _pods(users) if pod in self._refused)
+    def refusals(self, pods: Iterable[str]) -> Mapping[str, str]:
+        """Return why pods among these were not evicted at the last request, a sentence for each."""
+        return {pod: f"pod {pod} is not evicted: {self._refused[pod]}" for pod in _named(pods) if pod in self._refused}
 
     def begin_anew(self) -> None:
         """Make each pod due at once."""
         self._due.clear()
 
 
-def _pods(users: Iterable[DeviceUser]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(user.pod for user in users if user.pod))
+def _named(pods: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(pod for pod in pods if pod))

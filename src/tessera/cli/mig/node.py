@@ -341,7 +341,7 @@ async def _bring(node_gpus: NodeGpus, desired: DesiredLayouts) -> ChangeOutcome:
             await desired.checkpoint.write(record(observed.inventory))
         except TesseraError as error:
             unwritten = error
-    refusals = evictions.refusals(observed.users)
+    refusals = tuple(evictions.refusals(user.pod for user in observed.users).values())
     outcomes = tuple(_became(before[each.index], each, failures, refusals) for each in after)
     return ChangeOutcome(outcomes=outcomes, unwritten=unwritten)
 
@@ -353,7 +353,7 @@ async def _make_way(node_gpus: NodeGpus, targets: Sequence[LayoutTarget], evicti
         observed = await observe(node_gpus)
         gpus = {gpu.uuid: gpu for gpu in observed.inventory.gpus}
         changes = (change(gpus[target.gpu], target, observed.users) for target in targets)
-        pods = [user for each in changes if isinstance(each, Blocked) for user in each.users if user.pod]
+        pods = [user.pod for each in changes if isinstance(each, Blocked) for user in each.users if user.pod]
         if not pods:
             return requested
         requested = True

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -31,6 +31,28 @@ async def test_a_device_that_the_kubelet_forgot_is_not_given_to_a_second_pod(nod
         await node.run("r", SLICE)
     node.end("q")
     assert dict((await node.run("s", SLICE)).env)["NVIDIA_VISIBLE_DEVICES"] == second, "the refusal healed the kubelet"
+
+
+async def test_what_is_admitted_again_while_processes_are_read_is_not_forgotten(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the time the kubelet's record has it the container may run, and its device is not to be another's."""
+    layout = sevenths()[:2]
+    await node.offer((facts(0, layout=layout), mig(layout)))
+    await node.run("p", SLICE)
+    record = node.plugins.gate.record
+    (before,) = record.entries
+    node.kubelet.lose_record()
+    read = record.observer.running_containers
+
+    async def meanwhile(containers: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+        found = await read(containers)
+        node.kubelet.record("default", "p", Container(name="main", limits=((SLICE, 1),)), before.ids)
+        return found
+
+    monkeypatch.setattr(record.observer, "running_containers", meanwhile)
+    await node.plugins.gate.forget_former()
+    assert record.entries == (before,)
 
 
 async def test_units_that_the_kubelet_forgot_are_not_given_twice(node: Node) -> None:

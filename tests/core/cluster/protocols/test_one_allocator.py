@@ -2,7 +2,7 @@
 
 The model has one MIG instance that the controller wants now and then, a device that overlaps it, pods that ask for the
 instance by name and come by the default scheduler, pods with needs that a server places, and the kubelet as it is,
-with its races (docs/kubelet-races.md). What is handed over, what overlaps, and what may be allocated and started is
+with its races (docs/kubelet-races.md), and without its checkpoint after a start. What is handed over, what overlaps, and what may be allocated and started is
 decided by the code that agents run (`core.cluster.protocols.allocators`, `core.deviceplugin.allocations.lastgate`);
 the order of their calls, and the server, are modeled.
 """
@@ -104,7 +104,7 @@ class Model(NamedTuple):
     gate: bool = True
     """Whether the agent keeps its record; without it only the handshake stands between the allocators."""
     faults: int = 0
-    """How often the kubelet forgets a pod that runs (race B), or the agent is killed."""
+    """How often the kubelet forgets a pod that runs (race B) or its checkpoint, or the agent is killed."""
     races: bool = True
     """Whether somebody lists while the kubelet allocates (race A)."""
     counted: bool = True
@@ -113,6 +113,10 @@ class Model(NamedTuple):
     """Whether the agent writes on the version that it decided on."""
     rechecked: bool = True
     """Whether the agent looks again who has a device after it refuses it, before it gives it to the scheduler."""
+    readmits: bool = False
+    """Whether containers end and are started again, and the kubelet starts without its checkpoint."""
+    observes: bool = True
+    """Whether the agent looks which containers run before it forgets what they had."""
     units: int = 0
     """Of memory, where needs share a device: each pod has one, so many are there; 0 where each has it to itself."""
 
@@ -205,6 +209,8 @@ def steps(state: State, model: Model) -> Iterator[State]:
     yield from agent_s_handshake(state, model)
     yield from kubelet(state, model)
     yield from pods_end(state)
+    if (kept := without_former(state, model)) != state.record:
+        yield state._replace(record=kept)
     if state.faults < model.faults:
         yield from faults(state._replace(faults=state.faults + 1), model)
 
@@ -288,6 +294,8 @@ def kubelet(state: State, model: Model) -> Iterator[State]:
         if not is_need(name) and pod.state == "bound" and state.flight is None:
             for device in state.healthy - state.taken:
                 yield state._replace(flight=(name, device, False), taken=state.taken | {device})
+        if model.readmits and not is_need(name) and pod.state == "running":
+            yield alter(state, name, pod._replace(state="starting"))
         starting = pod.state == ("bound" if is_need(name) else "starting")
         if starting and pod.device and (is_need(name) or (name, pod.device) in state.inserted):
             yield from prestart(state, name, pod.device, model)
@@ -308,7 +316,7 @@ def allocation(state: State, model: Model) -> Iterator[State]:
     record = state.record | {entry(device)}
     refused = device not in (state.listed | state.leaving) - state.letting_go
     if model.gate and not refused:
-        verdict = allocated(state.record, device, state.pods, state.inserted)
+        verdict = allocated(without_former(state, model), device, state.pods, state.inserted)
         record, refused = frozenset(verdict.record), verdict.refused is not None
     if refused:
         healed = frozenset(each for _, each in state.inserted)
@@ -317,11 +325,22 @@ def allocation(state: State, model: Model) -> Iterator[State]:
         yield state._replace(flight=(name, device, True), record=record)
 
 
+def without_former(state: State, model: Model) -> frozenset[AgentAllocation]:
+    """Return the record without what containers had that do not run, and that the kubelet has lost or admitted again."""
+    if not model.readmits:
+        return state.record
+    ids = {(name, "main", "named"): (f"{device}",) for name, device in state.inserted}
+    lost = {each.container_key for each in state.record if each.pod and each.resource == "named"} - ids.keys()
+    running = {name for name, pod in state.pods if model.observes and pod.state in {"running", "dying"}}
+    former = lastgate.former_entries(state.record, ids, lost)
+    return frozenset(each for each in state.record if each not in former or each.uid in running)
+
+
 def prestart(state: State, name: str, device: DeviceId, model: Model) -> Iterator[State]:
     new = entry(device, name, units=model.units)
     record = frozenset(lastgate.put(state.record, new))
     if model.gate:
-        verdict = started(state.record, new, state.pods, state.inserted, model.units)
+        verdict = started(without_former(state, model), new, state.pods, state.inserted, model.units)
         if verdict.refused:
             return  # the kubelet tries again
         record = frozenset(verdict.record)
@@ -332,7 +351,7 @@ def pods_end(state: State) -> Iterator[State]:
     for name, pod in state.pods:
         if pod.state == "running":
             yield alter(state, name, pod._replace(state="dying"))  # deleted, by force or not: a process is left
-        if pod.state == "dying":
+        if pod.state == "dying" or (pod.state == "starting" and pod.device):
             yield alter(state, name, pod._replace(state="gone"))
     released = frozenset(lastgate.release(state.record, observation(state.pods, state.inserted)))
     if released != state.record:
@@ -350,6 +369,12 @@ def faults(state: State, model: Model) -> Iterator[State]:
         record=state.record,
         faults=state.faults,
     )
+    if model.readmits:  # the kubelet starts without its checkpoint: it allocates nothing for containers that run
+        lost = state._replace(inserted=frozenset(), taken=NOBODY, flight=None, healthy=NOBODY)
+        ended = [name for name, pod in state.pods if not is_need(name) and pod.state == "starting"]
+        for name in ended:
+            lost = alter(lost, name, Pod("bound"))
+        yield lost
     if model.races:  # race B: the kubelet forgets a pod that runs
         for each in state.inserted:
             left = state.inserted - {each}
@@ -423,6 +448,7 @@ BOTH = Model(pods=("named-0", "need-0"), by_name=frozenset({SLICE}), for_needs=(
 NAMED = Model(pods=("named-0", "named-1", "named-2"), by_name=frozenset({SLICE, OTHER}), changing=False)
 SHARED = Model(pods=("named-0", "need-0", "need-1"), by_name=frozenset({WHOLE}), for_needs=(WHOLE,), units=2)
 FULL = Model(pods=("need-0", "need-1", "need-2"), by_name=NOBODY, for_needs=(WHOLE,), changing=False, units=2)
+LOST = NAMED._replace(pods=("named-0", "named-1"), faults=1, readmits=True)
 
 # sentence: what may happen; nothing is had twice in any state
 SOUND = {
@@ -435,6 +461,9 @@ SOUND = {
     ),
     "a pod by name, and two with needs that share its GPU": SHARED,
     "three pods that share a GPU with memory for two": FULL,
+    "two pods by name whose containers end, a kubelet without its checkpoint": LOST,
+    "one instance for both, twice": LOST._replace(faults=2, by_name=frozenset({SLICE})),
+    "a pod with a need, too": BOTH._replace(faults=1, readmits=True, races=False),
 }
 
 
@@ -485,6 +514,7 @@ LACKING = {
         FULL._replace(gate=False),
         lambda state: twice(state, units=FULL.units),
     ),
+    "what containers had that run is forgotten, too": (LOST._replace(observes=False), twice),
     "no record, and race A": (NAMED._replace(gate=False), lambda state: twice(state, frozenset({"running"}))),
 }
 
@@ -511,6 +541,7 @@ LARGE = Model(
 # sentence: a node that is too large for all of its states
 LARGER = {
     "five pods by name, three with needs, six faults": LARGE,
+    "the same, whose containers end, and a kubelet that loses its checkpoint": LARGE._replace(readmits=True),
     "three pods by name, six that share the GPU when it is not offered, six faults": Model(
         pods=(*(f"named-{i}" for i in range(3)), *(f"need-{i}" for i in range(6))),
         by_name=frozenset({WHOLE}),
