@@ -16,6 +16,7 @@ from tessera.clients.kube import (
     CUSTOM_RESOURCE_DEFINITIONS,
     EVERYTHING,
     GPU_NODES,
+    NODES,
     Change,
     Expired,
     HistoryRewound,
@@ -31,6 +32,7 @@ from tessera.clients.kube import (
     name_of,
     version_of,
 )
+from tessera.clients.kube.storage import Backup
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
 from tessera.measures import Measures
 
@@ -110,104 +112,8 @@ async def test_a_broken_watch_is_taken_up_where_it_broke() -> None:
         assert 6 <= len(seen.troubles) <= 12, "pauses grow to 10 s"
 
 
-class Restored(MemoryKube):
-    """Lists show what a test says, as after etcd was restored from a backup; watches expire after a minute."""
-
-    def __init__(self, shown: Listing) -> None:
-        super().__init__()
-        self.shown = shown
-
-    async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:
-        del kind, selection
-        return self.shown
-
-    async def watch(self, kind: Kind, since: str, selection: Selection = EVERYTHING) -> AsyncIterator[WatchEvent]:
-        del selection
-        await asyncio.sleep(60)
-        if since:
-            raise Expired(kind.plural, found="too old")
-        yield WatchEvent(object={})
-
-
-def listing(version: int, **versions: int) -> Listing:
-    metadata = {
-        name: {"name": name, "namespace": "default", "uid": name, "resourceVersion": str(each)}
-        for name, each in versions.items()
-    }
-    return Listing(objects=tuple({"metadata": each} for each in metadata.values()), resource_version=str(version))
-
-
-# What is listed after "one" of version 100 and "two" of version 120: whether that can follow.
-AFTER = {
-    "the same": (listing(120, one=100, two=120), True),
-    "later ones, and one less": (listing(130, one=121, three=122), True),
-    "a list of before": (listing(110, one=100), False),
-    "an earlier version of one": (listing(900, one=100, two=90), False),
-    "one of before that was gone": (listing(900, one=100, two=120, three=50), False),
-}
-
-
-@pytest.mark.parametrize("case", AFTER)
-def test_a_follower_ends_where_etcd_was_restored_from_a_backup(case: str) -> None:
-    after, goes_on = AFTER[case]
-
-    async def check() -> None:
-        kube = Restored(listing(120, one=100, two=120))
-        async with followed(kube) as seen:
-            assert await seen.settled() == ["+one?", "+two?", "="]
-            kube.shown = after
-            await seen.settled(100)
-            assert seen.ended is (None if goes_on else HistoryRewound)
-
-    virtualtime.run(check())
-
-
-class Breaking(MemoryKube):
-    """Breaks or ends each watch after a bookmark; at the fourth etcd is restored from a backup."""
-
-    def __init__(self, *, breaks: bool) -> None:
-        super().__init__()
-        self.breaks = breaks
-        self.now = 120
-        self.watched: list[str] = []
-
-    async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:
-        del kind, selection
-        return listing(self.now, one=100)
-
-    async def version(self, kind: Kind, selection: Selection = EVERYTHING) -> str:
-        del kind, selection
-        return str(self.now)
-
-    async def watch(self, kind: Kind, since: str, selection: Selection = EVERYTHING) -> AsyncIterator[WatchEvent]:
-        del kind, selection
-        self.watched.append(since)
-        await asyncio.sleep(20)
-        self.now += 10
-        yield WatchEvent(object={"metadata": {"resourceVersion": str(self.now)}}, bookmark=True)
-        if len(self.watched) == 4:
-            self.now = 110
-        if self.breaks:
-            raise Unavailable("watch", found="connection refused", hint="it is tried again")
-
-
-@pytest.mark.parametrize("breaks", [False, True], ids=["the watch ended", "the watch broke"])
-def test_a_restore_shows_before_versions_have_caught_up(*, breaks: bool) -> None:
-    """Else the next watch goes on at the version after the former one, and its bookmarks hide that it was silent."""
-
-    async def check() -> None:
-        kube = Breaking(breaks=breaks)
-        async with followed(kube) as seen:
-            assert await seen.settled(70) == ["+one?", "="]
-            assert await seen.settled(20) == []
-            assert kube.watched == ["120", "130", "140", "150"]
-        assert seen.ended == HistoryRewound
-
-    virtualtime.run(check())
-
-
 class Mute(MemoryKube):
-    """Its first watch says nothing of what happens."""
+    """Its first watch, or the next where `mute` is set, says nothing of what happens."""
 
     mute = True
 
@@ -218,6 +124,88 @@ class Mute(MemoryKube):
             raise Silent("watch", found="nothing in 150 s")
         async for event in super().watch(kind, since, selection):
             yield event
+
+
+# sentence: what happens before the objects are listed; what the follower is told then, None where it ends
+UNHEARD: dict[str, tuple[list[str], list[str] | None]] = {
+    "nothing": ([], ["="]),
+    "later changes": (["-two", "+three"], ["-two?", "+three?", "="]),
+    "a restore of what there is": (["restore now"], ["="]),
+    "a restore of before": (["restore one"], None),
+    "a restore of before one was written": (["restore one", *["+later"] * 9], None),
+    "a restore of before an object was deleted": (["restore three", *["+later"] * 9], None),
+}
+
+
+@pytest.mark.parametrize("case", UNHEARD)
+def test_a_follower_that_lists_after_silence_ends_where_etcd_was_restored_from_a_backup(case: str) -> None:
+    happened, want = UNHEARD[case]
+
+    async def check() -> None:
+        kube, backups = Mute(), dict[str, Backup]()
+        await kube.create(CONFIG_MAPS, config_map("one"))
+        backups["one"] = kube.backup()
+        await kube.create(CONFIG_MAPS, config_map("two"))
+        await kube.patch(CONFIG_MAPS, "one", {"data": {"n": "2"}}, namespace="default")
+        await kube.create(CONFIG_MAPS, config_map("three"))
+        backups["three"], kube.mute = kube.backup(), False
+        async with followed(kube) as seen:
+            assert await seen.settled() == ["+one?", "+three?", "+two?", "="]
+            await kube.delete(CONFIG_MAPS, "three", namespace="default")
+            assert await seen.settled() == ["-three"]
+            backups["now"], kube.mute = kube.backup(), True
+            kube.break_watches()
+            assert await seen.settled() == []
+            for number, each in enumerate(happened):
+                what, name = (each[0], each[1:]) if each[0] in "+-" else each.split()
+                if what == "restore":
+                    kube.restore(backups[name])
+                elif what == "-":
+                    await kube.delete(CONFIG_MAPS, name, namespace="default")
+                else:
+                    await kube.create(CONFIG_MAPS, config_map(f"{name}{number}" if name == "later" else name))
+            told = await seen.settled(200)
+            assert (None if seen.ended else told) == want
+
+    virtualtime.run(check())
+
+
+class Lapsing(MemoryKube):
+    """Ends or breaks each watch after a bookmark; after the fourth etcd is restored from a backup."""
+
+    def __init__(self, *, breaks: bool) -> None:
+        super().__init__()
+        self.breaks = breaks
+        self.watched: list[str] = []
+        self.kept = self.backup()
+
+    async def watch(self, kind: Kind, since: str, selection: Selection = EVERYTHING) -> AsyncIterator[WatchEvent]:
+        self.watched.append(since)
+        await asyncio.sleep(20)
+        await self.create(NODES, {"metadata": {"name": f"node{len(self.watched)}"}})
+        bookmark = {"metadata": {"resourceVersion": await self.version(kind, selection)}}
+        yield WatchEvent(object=bookmark, bookmark=True)
+        if len(self.watched) == 2:
+            self.kept = self.backup()
+        if len(self.watched) == 4:
+            self.restore(self.kept)
+        if self.breaks:
+            raise Unavailable("watch", found="connection refused", hint="it is tried again")
+
+
+@pytest.mark.parametrize("breaks", [False, True], ids=["the watch ended", "the watch broke"])
+def test_a_restore_shows_before_versions_have_caught_up(*, breaks: bool) -> None:
+    """Else the next watch goes on at the version after the former one, and its bookmarks hide that it was silent."""
+
+    async def check() -> None:
+        kube = Lapsing(breaks=breaks)
+        async with followed(kube) as seen:
+            assert await seen.settled(70) == ["="]
+            assert await seen.settled(20) == []
+            assert kube.watched == ["0", "1", "2", "3"]
+        assert seen.ended == HistoryRewound
+
+    virtualtime.run(check())
 
 
 @in_virtual_time
@@ -409,13 +397,11 @@ async def test_watchers_of_many_pods_get_their_own() -> None:
 
 
 _NAMES = st.sampled_from(["a", "b", "c"])
-_STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.sampled_from(["write", "delete"]), _NAMES),
-        st.tuples(st.sampled_from(["break", "compact", "stop", "start", "wait"]), st.just("")),
-    ),
-    max_size=40,
+_STEP = st.one_of(
+    st.tuples(st.sampled_from(["write", "delete"]), _NAMES),
+    st.tuples(st.sampled_from(["break", "compact", "stop", "start", "wait"]), st.just("")),
 )
+_STEPS = st.lists(_STEP, max_size=40)
 
 
 class Truth:
@@ -487,6 +473,51 @@ def test_what_is_skipped_is_marked_and_in_the_end_nothing_lacks(steps: list[tupl
         assert store.objects == {name_of(each): each for each in present}
         assert all(moment == truth.history[uid][-1] for uid, moment in told.items())
         assert not task.done()
+        task.cancel()
+        await asyncio.wait({task})
+
+    virtualtime.run(check())
+
+
+@settings(max_examples=150, deadline=None)
+@given(_STEPS, _STEPS, _STEPS)
+def test_a_follower_ends_exactly_where_etcd_was_restored_to_before_what_it_has_observed(
+    before: list[tuple[str, str]], lost: list[tuple[str, str]], after: list[tuple[str, str]]
+) -> None:
+    """In whatever state its watch is; where it goes on nothing lacks in the end."""
+
+    async def check() -> None:
+        truth, last = Truth(MemoryKube()), "0"
+
+        def take(change: Change) -> None:
+            nonlocal last
+            if change.listing is not None:
+                last = change.listing.resource_version
+            elif change.object is not None and not change.skipped:
+                last = version_of(change.object)
+
+        store = Store(truth.kube, CONFIG_MAPS, on_change=take)
+        task = asyncio.create_task(store.run())
+        for what, name in before:
+            await truth.step(what, name)
+        backup = truth.kube.backup()
+        for what, name in lost:
+            await truth.step(what, name)
+        truth.kube.restore(backup)
+        truth.kube.start()
+        await asyncio.sleep(15)
+        ended = task.done()
+        assert ended == (int(last) > backup.version)
+        for what, name in after if not ended else ():
+            await truth.step(what, name)
+        truth.kube.start()
+        await asyncio.sleep(60)
+        assert task.done() == ended
+        if ended:
+            assert isinstance(task.exception(), HistoryRewound)
+            return
+        present = (await truth.kube.list(CONFIG_MAPS)).objects
+        assert store.objects == {name_of(each): each for each in present}
         task.cancel()
         await asyncio.wait({task})
 

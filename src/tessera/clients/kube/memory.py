@@ -35,7 +35,7 @@ from tessera.clients.kube.protocol import (
     not_served,
     version_of,
 )
-from tessera.clients.kube.storage import Key, Storage
+from tessera.clients.kube.storage import Backup, Key, Storage
 from tessera.errors import Conflict, InvalidInput, Unavailable
 
 __all__ = ["MemoryKube"]
@@ -74,6 +74,18 @@ class MemoryKube:
     def forget_history(self) -> None:
         """Compact, as etcd does: a watch from an earlier version expires."""
         self._storage.compact()
+
+    def backup(self) -> Backup:
+        """Return a copy of all objects, for `restore`."""
+        return self._storage.backup()
+
+    def restore(self, backup: Backup) -> None:
+        """Go back to a copy and end every watch, as a restore of etcd does: versions count on from there.
+
+        Owners of applied fields and removed kinds stay as they are.
+        """
+        self._storage.restore(backup)
+        self.break_watches()
 
     def break_watches(self) -> None:
         """End every watch, as a restart of the API server does."""

@@ -6,8 +6,8 @@ thousand agents, each watching its own, cost what changes.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from tessera.clients.kube.protocol import (
     Expired,
@@ -20,7 +20,7 @@ from tessera.clients.kube.protocol import (
 )
 from tessera.errors import TesseraError, Unavailable
 
-__all__ = ["Key", "Storage"]
+__all__ = ["Backup", "Key", "Storage"]
 
 Key = tuple[str, str]
 """Namespace and name."""
@@ -52,15 +52,16 @@ class _Change:
 class _Watcher:
     """The pending events of one watch."""
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: Selection, since: int) -> None:
         self.selection = selection
+        self.since = since
         self.events: deque[WatchEvent] = deque()
         self.end: TesseraError | None = None
         self.news = asyncio.Event()
 
     def take(self, change: _Change) -> None:
         event = change.event_for(self.selection)
-        if event:
+        if event and change.version > self.since:
             self.events.append(event)
             self.news.set()
 
@@ -110,6 +111,12 @@ class _Shelf:
         key = (selection.namespace, fields.get(_NAME, ""))
         return (key,) if key in self.objects else self.objects
 
+    def replace(self, objects: Mapping[Key, Object]) -> None:
+        self.objects, self.placed, self.forgotten = dict(objects), {}, 0
+        self.history.clear()
+        for key, each in objects.items():
+            self.placed.setdefault(_at(each, _PLACE), set()).add(key)
+
     def since(self, version: int) -> Iterator[_Change]:
         later: list[_Change] = []
         for change in reversed(self.history):
@@ -120,6 +127,13 @@ class _Shelf:
 
     def everyone(self) -> list[_Watcher]:
         return [watcher for group in self.watchers.values() for watcher in group]
+
+
+class Backup(NamedTuple):
+    """All objects at one version."""
+
+    version: int
+    objects: Mapping[Kind, Mapping[Key, Object]]
 
 
 class Storage:
@@ -161,7 +175,7 @@ class Storage:
 
     async def watch(self, kind: Kind, since: int, selection: Selection) -> AsyncIterator[WatchEvent]:
         """Yield the changes after a version; see the Protocol."""
-        shelf, watcher = self._shelf(kind), _Watcher(selection)
+        shelf, watcher = self._shelf(kind), _Watcher(selection, since)
         if since < max(self._compacted, shelf.forgotten):
             raise _expired(kind)
         for change in shelf.since(since):
@@ -178,6 +192,16 @@ class Storage:
                 await watcher.news.wait()
         finally:
             del group[watcher]
+
+    def backup(self) -> Backup:
+        """Return a copy of all objects."""
+        return Backup(self.version, {kind: dict(shelf.objects) for kind, shelf in self._shelves.items()})
+
+    def restore(self, backup: Backup) -> None:
+        """Replace all objects, and go on with the backup's version: a watch from a later one is silent until then."""
+        self.version = self._compacted = backup.version
+        for kind, shelf in self._shelves.items():
+            shelf.replace(backup.objects.get(kind, {}))
 
     def compact(self) -> None:
         """Drop the history: watchers that are behind expire."""

@@ -2,9 +2,9 @@
 
 The model has one MIG instance that the controller wants now and then, a device that overlaps it, pods that ask for the
 instance by name and come by the default scheduler, pods with needs that a server places, and the kubelet as it is,
-with its races (docs/kubelet-races.md), and without its checkpoint after a start. What is handed over, what overlaps, and what may be allocated and started is
-decided by the code that agents run (`core.cluster.protocols.allocators`, `core.deviceplugin.allocations.lastgate`);
-the order of their calls, and the server, are modeled.
+with its races (docs/kubelet-races.md), and without its checkpoint after a start. What is handed over, what overlaps,
+and what may be allocated and started is decided by the code that agents run (`core.cluster.protocols.allocators`,
+`core.deviceplugin.allocations.lastgate`); the order of their calls, and the server, are modeled.
 """
 
 import random
@@ -326,7 +326,7 @@ def allocation(state: State, model: Model) -> Iterator[State]:
 
 
 def without_former(state: State, model: Model) -> frozenset[AgentAllocation]:
-    """Return the record without what containers had that do not run, and that the kubelet has lost or admitted again."""
+    """Return the record without what containers had that do not run, and the kubelet has lost or admits again."""
     if not model.readmits:
         return state.record
     ids = {(name, "main", "named"): (f"{device}",) for name, device in state.inserted}
