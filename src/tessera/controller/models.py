@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from tessera.api.kubernetes.containerlimits import asks_of
+from tessera.api.kubernetes.containerlimits import limits_of
 from tessera.api.tessera.v1alpha1.modelcaches import (
     ModelCacheStatus,
     cache_status,
@@ -89,6 +89,6 @@ def _demand(pods: Iterable[Object]) -> Counter[str]:
     """Return how many pods request each model."""
     found = Counter[str]()
     for pod in pods:
-        requested = (resource for _, resource, _ in asks_of(pod) if resource.startswith(MODEL_RESOURCE))
+        requested = (resource for _, resource, _ in limits_of(pod) if resource.startswith(MODEL_RESOURCE))
         found.update({each.removeprefix(MODEL_RESOURCE) for each in requested})
     return found

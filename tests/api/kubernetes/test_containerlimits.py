@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from tessera.api.kubernetes.containerlimits import (
-    asks_of,
     container_ids,
     containers_in_order,
     holds_devices,
     lasting_containers,
+    limits_of,
     runtime_of,
     was_admitted,
     was_created,
@@ -27,7 +27,7 @@ POD: dict[str, Any] = {
 def test_init_containers_end_and_sidecars_last() -> None:
     assert lasting_containers(POD) == {"sidecar", "main"}
     assert containers_in_order(POD) == ("init", "sidecar", "main")
-    assert list(asks_of(POD)) == [("main", "nvidia.com/gpu", "2")]
+    assert list(limits_of(POD)) == [("main", "nvidia.com/gpu", "2")]
 
 
 @pytest.mark.parametrize(

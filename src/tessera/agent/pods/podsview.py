@@ -12,10 +12,10 @@ import msgspec
 
 from tessera.agent.pods.podprocesses import ProcessTable
 from tessera.api.kubernetes.containerlimits import (
-    asks_of,
     containers_in_order,
     holds_devices,
     lasting_containers,
+    limits_of,
     was_left_out,
 )
 from tessera.api.kubernetes.podstates import is_finished, is_terminating
@@ -330,7 +330,7 @@ def observed_pod(pod: Object) -> GatePod:
         name="/".join(name_of(pod)),
         ended=is_ended(pod),
         ending=is_ending(pod),
-        asks=frozenset((container, resource) for container, resource, _ in asks_of(pod)),
+        requests=frozenset((container, resource) for container, resource, _ in limits_of(pod)),
         lasting=lasting_containers(pod),
         order=containers_in_order(pod),
     )

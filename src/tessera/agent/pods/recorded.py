@@ -13,7 +13,13 @@ from typing import Protocol, TypeAlias
 
 from tessera.agent.pods.assignmentkeys import Trust
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
-from tessera.api.tessera.pods.recordedpods import allocated, asks_by_name, awaits_memory, honored, recorded_assignment
+from tessera.api.tessera.pods.recordedpods import (
+    allocated,
+    awaits_memory,
+    honored,
+    recorded_assignment,
+    requests_by_name,
+)
 from tessera.api.tessera.pods.signatures import is_signed
 from tessera.clients.kube import PODS, Kube, Object, annotations_of, name_of, version_of
 from tessera.core.cluster.snapshot import Share
@@ -148,12 +154,12 @@ class Recorder:
         for pod in pods:
             name = name_of(pod)
             try:
-                asks, waits = asks_by_name(pod), awaits_memory(pod)
+                by_name, waits = requests_by_name(pod), awaits_memory(pod)
             except InvalidInput:
-                asks = waits = False
-            named += [name] if asks else []
+                by_name = waits = False
+            named += [name] if by_name else []
             waiting += [name] if waits else []
-            if not asks and not waits:
+            if not by_name and not waits:
                 self._up_to_date[name] = pod
         return named, waiting
 

@@ -9,11 +9,11 @@ from tessera.core.workload.kubernetesnames import MIRROR
 from tessera.core.workload.resources import SHARE_RESOURCES
 
 __all__ = [
-    "asks_of",
     "container_ids",
     "containers_in_order",
     "holds_devices",
     "lasting_containers",
+    "limits_of",
     "runtime_of",
     "was_admitted",
     "was_created",
@@ -104,10 +104,10 @@ def runtime_of(pod: Mapping[str, Any], node: Mapping[str, Any]) -> str:
 
 def holds_devices(pod: Mapping[str, Any]) -> bool:
     """Return whether a pod's containers request GPUs, MIG instances or units of their memory."""
-    return any(names_device(name) or name in SHARE_RESOURCES for _, name, _ in asks_of(pod))
+    return any(names_device(name) or name in SHARE_RESOURCES for _, name, _ in limits_of(pod))
 
 
-def asks_of(pod: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def limits_of(pod: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield container, resource and quantity of each limit that is not zero, init containers first."""
     spec = pod.get("spec") or {}
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):

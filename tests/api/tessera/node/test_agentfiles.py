@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from builders.shares import share
 from tessera.api.tessera.node.agentfiles import (
     Answers,
-    lost_entries,
     read_allocations,
     read_answers,
+    unreadable_entries,
     write_allocations,
     write_answers,
 )
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, Exclusivity
 from tessera.core.deviceplugin.allocations.kubeletallocations import RequestKey
-from tessera.core.deviceplugin.allocations.lostentries import LostEntry
 from tessera.core.deviceplugin.allocations.matching import Answer, AssignedRequest, Correction
+from tessera.core.deviceplugin.allocations.unreadableentries import UnreadableEntry
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
@@ -215,16 +215,19 @@ def test_each_record_of_allocations_that_was_ever_written_is_read(path: Path) ->
 def test_a_damaged_record_still_names_its_pods(path: Path) -> None:
     content = path.read_bytes()
     uids = frozenset(each.uid for each in read_allocations(content)[0] if each.uid)
-    assert lost_entries(b"\xff" + content[:-2]) == {LostEntry(uid) for uid in uids}
-    assert lost_entries(content) == lost_entries(b"") == frozenset()
+    assert unreadable_entries(b"\xff" + content[:-2]) == {UnreadableEntry(uid) for uid in uids}
+    assert unreadable_entries(content) == unreadable_entries(b"") == frozenset()
 
 
 def test_of_a_damaged_entry_it_is_known_which_container_of_which_pod_it_was() -> None:
     whole = FILES["allocations"][-1].read_bytes()
     damaged = whole.replace(b'"gpu":"GPU-00000000"', b'"gpu":7').replace(b'"gpu":"GPU-00000001"', b'"gpu":"\xff"')
-    found = {LostEntry("uid-slice", "main", "nvidia.com/mig-1g.5gb"), LostEntry("uid-turns", "main", "nvidia.com/gpu")}
-    assert lost_entries(damaged) == found
-    assert lost_entries(b'[{"uid": "u", "container": 5, "resource": "r"}, 7]') == {LostEntry("u", "", "r")}
+    found = {
+        UnreadableEntry("uid-slice", "main", "nvidia.com/mig-1g.5gb"),
+        UnreadableEntry("uid-turns", "main", "nvidia.com/gpu"),
+    }
+    assert unreadable_entries(damaged) == found
+    assert unreadable_entries(b'[{"uid": "u", "container": 5, "resource": "r"}, 7]') == {UnreadableEntry("u", "", "r")}
 
 
 @pytest.mark.parametrize("path", FILES["shares"], ids=lambda path: path.stem)

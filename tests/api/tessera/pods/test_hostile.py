@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from builders.fleets import A100, T4, gpu, node
 from builders.kubeobjects import mig_share
 from builders.signed import keys, signed
-from tessera.api.kubernetes.containerlimits import asks_of, holds_devices, lasting_containers
+from tessera.api.kubernetes.containerlimits import holds_devices, lasting_containers, limits_of
 from tessera.api.kubernetes.podspecs import read_need
 from tessera.api.tessera.cluster.fleets import close_gpus
 from tessera.api.tessera.pods.assignedrequests import corrected, read_assigned_requests, unshown
 from tessera.api.tessera.pods.clusterpods import object_field, read_live_pod
 from tessera.api.tessera.pods.recordedpods import (
     allocated,
-    asks_by_name,
     awaits_memory,
     honored,
     recorded_assignment,
+    requests_by_name,
 )
 from tessera.api.tessera.pods.runningpods import read_pods
 from tessera.api.tessera.pods.signatures import Keys, is_signed
@@ -234,7 +234,7 @@ def allocations_of(pod: Object) -> tuple[KubeletAllocation, ...]:
         KubeletAllocation(
             namespace="ns", pod=pod["metadata"]["name"], container=name, resource=resource, device_ids=("d0",)
         )
-        for name, resource, _ in asks_of(pod)
+        for name, resource, _ in limits_of(pod)
     )
 
 
@@ -267,7 +267,7 @@ def check_readers(pod: Object, trusted: Keys | None, unit_mib: int) -> None:
     unshown((pod,), (), RESOURCES)
     assert lasting_containers(pod)
     assert isinstance(holds_devices(pod), bool)
-    assert {resource for _, resource, _ in asks_of(pod)} <= {*RESOURCES}
+    assert {resource for _, resource, _ in limits_of(pod)} <= {*RESOURCES}
     check_need(read(read_need, object_field("Pod", pod), share_unit_mib=unit_mib) or Need())
     for each in read_assigned_requests((pod,), share_unit_mib=unit_mib, keys=trusted).requests:
         check_shares(each.shares)
@@ -278,7 +278,7 @@ def check_readers(pod: Object, trusted: Keys | None, unit_mib: int) -> None:
         )
         check_text((found or {}).get("tessera.dev/assignment"))
     record = allocations_of(pod)
-    read(asks_by_name, pod)
+    read(requests_by_name, pod)
     read(awaits_memory, pod)
     read(allocated, pod, record, now_ns=1)
     check_text(read(recorded_assignment, pod, record, DEVICES, share_unit_mib=unit_mib, keys=trusted))

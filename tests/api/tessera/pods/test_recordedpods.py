@@ -9,7 +9,7 @@ from builders.kubeobjects import containers, pod
 from builders.shares import whole
 from tessera.api.tessera.pods.assignedrequests import read_assigned_requests
 from tessera.api.tessera.pods.assignments import write_shares
-from tessera.api.tessera.pods.recordedpods import allocated, asks_by_name, awaits_memory, recorded_assignment
+from tessera.api.tessera.pods.recordedpods import allocated, awaits_memory, recorded_assignment, requests_by_name
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.errors import InvalidInput
@@ -132,12 +132,12 @@ def test_what_is_recorded_is_read_again_and_stays(case: str) -> None:
 
 
 def test_which_pods_ask_by_name() -> None:
-    assert asks_by_name(asking({"a": {GPU: 1}}))
-    assert asks_by_name(asking({"c": {NEED: 4}, "a": {SLICE: 1}}))
-    assert not asks_by_name(asking({"a": {GPU: 1}}, phase="Succeeded"))
-    assert not asks_by_name(asking({"c": {NEED: 4}, "d": {NIC: 1}}))
+    assert requests_by_name(asking({"a": {GPU: 1}}))
+    assert requests_by_name(asking({"c": {NEED: 4}, "a": {SLICE: 1}}))
+    assert not requests_by_name(asking({"a": {GPU: 1}}, phase="Succeeded"))
+    assert not requests_by_name(asking({"c": {NEED: 4}, "d": {NIC: 1}}))
     with pytest.raises(InvalidInput):
-        asks_by_name(asking({"a": {GPU: -1}}))
+        requests_by_name(asking({"a": {GPU: -1}}))
 
 
 def test_an_assignment_that_cannot_be_read_is_reported() -> None:

@@ -148,7 +148,7 @@ def observation(pods: Pods, inserted: Inserted) -> GateObservation:
             name=name,
             ended=pod.state == "failed",
             ending=pod.state == "failed",
-            asks=frozenset({("main", "need" if is_need(name) else "named")}),
+            requests=frozenset({("main", "need" if is_need(name) else "named")}),
             lasting=frozenset({"main"}),
         )
         for name, pod in pods

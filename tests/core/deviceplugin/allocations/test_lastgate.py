@@ -55,7 +55,9 @@ def shown(*containers: str, resource: str = NAMED, ended: bool = False, ending: 
     """Return a pod whose containers ask for one resource; of these `init` ends before the others start."""
     asks = frozenset((each, resource) for each in containers or ("main",))
     lasting = frozenset(containers or ("main",)) - {"init"}
-    return GatePod(name="ns/a", asks=asks, lasting=lasting, order=containers or ("main",), ended=ended, ending=ending)
+    return GatePod(
+        name="ns/a", requests=asks, lasting=lasting, order=containers or ("main",), ended=ended, ending=ending
+    )
 
 
 def recorded(pod: str, ids: str, container: str = "main", resource: str = NAMED) -> KubeletAllocation:

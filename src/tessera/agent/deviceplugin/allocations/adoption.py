@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import msgspec
 
 from tessera.agent.pods.podsview import PodsInView, is_ended
-from tessera.api.kubernetes.containerlimits import asks_of, lasting_containers, was_created
+from tessera.api.kubernetes.containerlimits import lasting_containers, limits_of, was_created
 from tessera.api.kubernetes.podstates import created_ns
 from tessera.clients.kube import Object, name_of
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, clashes
@@ -84,7 +84,7 @@ async def unrecorded(
             device_ids=(),
         )
         for uid, pod in view.by_uid().items()
-        for container, resource, _ in (() if is_ended(pod) else asks_of(pod))
+        for container, resource, _ in (() if is_ended(pod) else limits_of(pod))
         if (names_device(resource) or resource in SHARE_RESOURCES) and (uid, container, resource) not in known
         # The kubelet may leave out an init container that has come to its end, and what was not created has nothing.
         if container in lasting_containers(pod) and was_created(pod, container)

@@ -32,7 +32,7 @@ from tessera.core.deviceplugin.allocations.agentallocations import (
     started_pod,
     uses_of_devices,
 )
-from tessera.core.deviceplugin.allocations.formerentries import (
+from tessera.core.deviceplugin.allocations.earlierversions import (
     assigned_uses,
     is_vague,
     supplemented,
@@ -41,8 +41,13 @@ from tessera.core.deviceplugin.allocations.formerentries import (
 )
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.allocations.lastgate import GateObservation, named, of_pod
-from tessera.core.deviceplugin.allocations.lostentries import UnknownUse, still_lost, unknown_uses, uses_unknown
 from tessera.core.deviceplugin.allocations.relocation import moved, relocated
+from tessera.core.deviceplugin.allocations.unreadableentries import (
+    UnknownUse,
+    still_unrecorded,
+    unknown_uses,
+    uses_unknown,
+)
 from tessera.core.deviceplugin.offers.advertise import PluginDevice
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
@@ -94,7 +99,7 @@ class AllocationRecord:
         """Answers without a known pod, and when they were first observed."""
         read = ReadAllocations(()) if file is None else read_allocations(file, log)
         self._entries = read.entries
-        self._lost = read.lost
+        self._unreadable = read.unreadable
         """Unreadable entries of pods with processes when that was last observed."""
         self._complete = read.complete
         """Whether the record has all that this node's pods were allocated."""
@@ -227,26 +232,26 @@ class AllocationRecord:
             if slash
         )
 
-    async def lost(self) -> Mapping[str, UnknownUse]:
+    async def pods_of_unknown_use(self) -> Mapping[str, UnknownUse]:
         """Return the pods of which it is not known what they use, by UID, as long as their processes run.
 
         Their entries were unreadable when this agent started; not those that were recorded anew, nor of pods that the
         API server still has: what these use is adopted from the kubelet's record. Or neither record had them.
         """
-        self._lost = still_lost(self._lost, self._entries)
+        self._unreadable = still_unrecorded(self._unreadable, self._entries)
         unnamed = {each.uid: each.pod for each in self._entries if uses_unknown(each)}
-        uids = frozenset(each.uid for each in self._lost).union(unnamed)
+        uids = frozenset(each.uid for each in self._unreadable).union(unnamed)
         running = await self.observer.running(uids) if uids else uids
-        self._lost = frozenset(each for each in self._lost if each.uid in running)
+        self._unreadable = frozenset(each for each in self._unreadable if each.uid in running)
         living = {uid for uid, pod in self.observer.pods(uids).items() if not pod.ended}
-        lost = {uid: UnknownUse(uid, deleted=True) for uid in running - living}
+        unknown = {uid: UnknownUse(uid, deleted=True) for uid in running - living}
         known = living if self._view.blind else living & running
-        lost |= {uid: UnknownUse(pod, deleted=False) for uid, pod in unnamed.items() if uid in known}
-        before, self._unknown = self._unknown, unknown_uses(lost.values())
+        unknown |= {uid: UnknownUse(pod, deleted=False) for uid, pod in unnamed.items() if uid in known}
+        before, self._unknown = self._unknown, unknown_uses(unknown.values())
         if self._unknown != before:
-            self._log.warning("allocations_unknown", reason=self._unknown, pods=sorted(lost))
+            self._log.warning("allocations_unknown", reason=self._unknown, pods=sorted(unknown))
             self._wake()
-        return lost
+        return unknown
 
     def next_ns(self) -> int:
         """Return the time of an allocation: later than all on record, even if the clock was set back."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tessera.agent.nodefiles import require_room, write_through
 from tessera.api.tessera.node import agentfiles
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation
-from tessera.core.deviceplugin.allocations.lostentries import LostEntry, still_lost
+from tessera.core.deviceplugin.allocations.unreadableentries import UnreadableEntry, still_unrecorded
 from tessera.errors import Unavailable
 from tessera.log import Logger
 
@@ -30,7 +30,7 @@ class ReadAllocations(NamedTuple):
     """What was read of the record."""
 
     entries: tuple[AgentAllocation, ...]
-    lost: frozenset[LostEntry] = frozenset()
+    unreadable: frozenset[UnreadableEntry] = frozenset()
     """Unreadable entries, here or in files kept before: it is not known what their pods use."""
     complete: bool = True
     """Whether the file is there, and each entry of it is readable: then it has all that the agent ever answered."""
@@ -46,7 +46,7 @@ def read_allocations(path: Path, log: Logger) -> ReadAllocations:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        return ReadAllocations((), _lost_in_kept(path), complete=False)
+        return ReadAllocations((), _unreadable_in_kept(path), complete=False)
     except OSError as error:
         raise Unavailable(
             f"record of allocations {path}",
@@ -57,16 +57,16 @@ def read_allocations(path: Path, log: Logger) -> ReadAllocations:
     if problem:
         aside = _keep_aside(path, content)
         log.warning("allocations_unreadable", reason=f"{path}: {problem}", left=len(found), kept=str(aside))
-    return ReadAllocations(found, still_lost(_lost_in_kept(path), found), complete=not problem)
+    return ReadAllocations(found, still_unrecorded(_unreadable_in_kept(path), found), complete=not problem)
 
 
-def _lost_in_kept(path: Path) -> frozenset[LostEntry]:
+def _unreadable_in_kept(path: Path) -> frozenset[UnreadableEntry]:
     """Return the unreadable entries of damaged files, this one and those of agents before: their pods may still run."""
-    lost = frozenset[LostEntry]()
+    unreadable = frozenset[UnreadableEntry]()
     for each in path.parent.glob(f"{path.name}.*.bad"):
         with contextlib.suppress(OSError):
-            lost |= agentfiles.lost_entries(each.read_bytes())
-    return lost
+            unreadable |= agentfiles.unreadable_entries(each.read_bytes())
+    return unreadable
 
 
 def write_allocations(path: Path, record: tuple[AgentAllocation, ...]) -> None:

@@ -254,8 +254,8 @@ class Gate:
             Unavailable: there are such pods.
 
         """
-        lost = await self.record.lost()
-        if deleted := [each for each in lost.values() if each.deleted]:
+        unknown = await self.record.pods_of_unknown_use()
+        if deleted := [each for each in unknown.values() if each.deleted]:
             found = f"pod {min(deleted).pod} {min(deleted).cause}"
             self.refusals.refuse(holder, found)
             raise Unavailable(

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tessera.agent.deviceplugin.allocations.allocationrecord import AllocationRecord
 from tessera.agent.pods.podsview import PodsInView, is_ended, is_ending
-from tessera.api.kubernetes.containerlimits import asks_of
+from tessera.api.kubernetes.containerlimits import limits_of
 from tessera.api.kubernetes.podstates import waiting_messages
 from tessera.clients.kube import name_of
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
@@ -125,7 +125,7 @@ class Refusals:
         before = {key for key, each in self._refused.items() if each.text == _LOST_RECORD}
         for uid, pod in self._view.by_uid().items():
             messages = waiting_messages(pod)
-            for container, resource, _ in asks_of(pod) if messages else ():
+            for container, resource, _ in limits_of(pod) if messages else ():
                 key = uid, container, resource
                 ours = container in messages and (names_device(resource) or resource in SHARE_RESOURCES)
                 reported = ours and (key in before or messages[container] == _LOST.format(*key))

@@ -104,7 +104,7 @@ class Exchanges:
         """
         return frozenset((each.resource, frozenset(each.device_ids)) for each in await self._view.allocated())
 
-    async def unseen(self) -> frozenset[str]:
+    async def unobserved(self) -> frozenset[str]:
         """Return the UIDs of pods with units in the kubelet's record that the watch does not show.
 
         Raises:
@@ -141,9 +141,9 @@ class Exchanges:
         self.mistaken = found.mistaken
         # 2. Write them on the pods that exist.
         refused: dict[RequestKey, TesseraError] = {key: _mistaken(key, why) for key, why in found.refused}
-        unseen = await self.unseen() if self._exchanges else frozenset[str]()
+        unobserved = await self.unobserved() if self._exchanges else frozenset[str]()
         for key, each in tuple(self._exchanges.items()):
-            if each.request.uid in unseen:
+            if each.request.uid in unobserved:
                 refused[key] = _unwritten(key)
                 continue
             try:

@@ -305,7 +305,7 @@ class ShareAllocator:
         resource, ids = units
         await self.forget_former()
         allocated = await self._view.container_devices()
-        if fixed and await self._exchanges.unseen():
+        if fixed and await self._exchanges.unobserved():
             await self._refreshed_s()
             allocated = await self._view.container_devices()
         self._exchanges.forget(await self._exchanges.recorded(), units)

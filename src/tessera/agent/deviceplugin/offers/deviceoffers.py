@@ -21,7 +21,7 @@ from tessera.agent.nodestate.gpunode import GpuNodeLink
 from tessera.agent.nodestate.noderecord import NodeRecord
 from tessera.agent.pods.nodepods import NodePods
 from tessera.agent.pods.podsview import is_ended
-from tessera.api.kubernetes.containerlimits import asks_of, lasting_containers, was_admitted
+from tessera.api.kubernetes.containerlimits import lasting_containers, limits_of, was_admitted
 from tessera.clients.kube import Object, name_of
 from tessera.clients.kubelet import PodResources
 from tessera.core.cluster.gpunodestate import Claim
@@ -281,7 +281,7 @@ class DeviceOffers:
         bound, nameless = Counter[str](), Counter[str]()
         for pod in self._view.pods():
             name = "/".join(name_of(pod))
-            for container, resource, quantity in () if is_ended(pod) else asks_of(pod):
+            for container, resource, quantity in () if is_ended(pod) else limits_of(pod):
                 if quantity.isdecimal() and container in lasting_containers(pod):
                     late = was_admitted(pod) and (name, container, resource) not in known
                     (nameless if late else bound)[resource] += int(quantity)

@@ -23,11 +23,11 @@ from tessera.api.fields import error_phrase, refused_form
 from tessera.api.tessera.node.instancefields import InstanceFields
 from tessera.api.tessera.shares import UnversionedShareFields
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice
-from tessera.core.deviceplugin.allocations.lostentries import LostEntry
 from tessera.core.deviceplugin.allocations.matching import Answer, Correction
+from tessera.core.deviceplugin.allocations.unreadableentries import UnreadableEntry
 from tessera.errors import UNDECODABLE
 
-__all__ = ["Answers", "lost_entries", "read_allocations", "read_answers", "write_allocations", "write_answers"]
+__all__ = ["Answers", "read_allocations", "read_answers", "unreadable_entries", "write_allocations", "write_answers"]
 
 
 class Answers(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,22 +193,22 @@ def read_allocations(content: bytes) -> tuple[tuple[AgentAllocation, ...], str]:
     return tuple(found), problem
 
 
-def lost_entries(content: bytes) -> frozenset[LostEntry]:
+def unreadable_entries(content: bytes) -> frozenset[UnreadableEntry]:
     """Return what is left of the unreadable entries of pods in an `allocations.json`, however damaged it is."""
     try:
         entries = _ENTRIES.decode(content)
     except UNDECODABLE:
-        return frozenset(LostEntry(uid) for uid in _named("uid", content))
-    return frozenset(each for entry in entries for each in _lost(bytes(entry)))
+        return frozenset(UnreadableEntry(uid) for uid in _named("uid", content))
+    return frozenset(each for entry in entries for each in _unreadable(bytes(entry)))
 
 
-def _lost(entry: bytes) -> Iterator[LostEntry]:
+def _unreadable(entry: bytes) -> Iterator[UnreadableEntry]:
     try:
         msgspec.convert(_ENTRY.decode(entry), AgentAllocation, from_attributes=True)
     except UNDECODABLE:
         for uid in _named("uid", entry):
             container, resource = ("".join(_named(name, entry)[:1]) for name in ("container", "resource"))
-            yield LostEntry(uid, container, resource)
+            yield UnreadableEntry(uid, container, resource)
 
 
 def _named(name: str, content: bytes) -> list[str]:

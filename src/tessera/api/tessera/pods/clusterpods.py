@@ -19,7 +19,7 @@ from tessera.core.workload.need import Form, Need, PodKey
 from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.errors import InvalidInput
 
-__all__ = ["LivePod", "asks_gpus", "object_field", "read_live_pod"]
+__all__ = ["LivePod", "object_field", "read_live_pod", "requests_gpus"]
 
 
 class LivePod(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ def read_live_pod(pod: Mapping[str, Any], *, share_unit_mib: int = 1024, keys: K
         shares=shares,
         priority=priority if isinstance(priority, int) else 0,
         finished=is_finished(pod),
-        gpus=asks_gpus(pod),
+        gpus=requests_gpus(pod),
         wrong=wrong,
         unread=unread,
         doubted=doubted,
@@ -116,7 +116,7 @@ def _doubted(field: Field, need: Need, share_unit_mib: int) -> tuple[tuple[Share
     return shares, ""
 
 
-def asks_gpus(pod: Mapping[str, Any]) -> bool:
+def requests_gpus(pod: Mapping[str, Any]) -> bool:
     """Return whether a Pod object requests devices, or an amount by Tessera's or gpushare's resources, even zero."""
     return any(
         name.startswith(PREFIX) or name == SHARE_MEMORY or (names_device(name) and not is_zero(amount))

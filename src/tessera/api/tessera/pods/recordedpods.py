@@ -18,10 +18,10 @@ from tessera.core.gpu.sharing import names_device
 from tessera.core.workload.need import Ask, Form, Need
 from tessera.core.workload.resources import SHARE_MEMORY
 
-__all__ = ["allocated", "asks_by_name", "awaits_memory", "honored", "recorded_assignment"]
+__all__ = ["allocated", "awaits_memory", "honored", "recorded_assignment", "requests_by_name"]
 
 
-def asks_by_name(pod: Mapping[str, Any]) -> bool:
+def requests_by_name(pod: Mapping[str, Any]) -> bool:
     """Return whether an unfinished pod requests GPUs or MIG instances by name; not if it is invalid.
 
     Raises:

@@ -54,7 +54,7 @@ class GatePod(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it ran to its end."""
     ending: bool = False
     """Whether it has ended or is being deleted."""
-    asks: frozenset[tuple[str, str]] = frozenset()
+    requests: frozenset[tuple[str, str]] = frozenset()
     """Containers, and the resources they request."""
     lasting: frozenset[str] = frozenset()
     """Containers that run as long as the pod."""
@@ -269,7 +269,7 @@ def _is_being_admitted(other: AgentAllocation, observed: GateObservation) -> boo
     same = (each.uid for each in recorded if set(each.device_ids) & set(other.ids))
     uids = {uid for uid in same if not observed.ended(uid) and uid not in observed.running}
     return bool(uids) and all(
-        {container for container, resource in observed.pods[uid].asks if resource == other.resource}
+        {container for container, resource in observed.pods[uid].requests if resource == other.resource}
         - {each.container for each in recorded if each.uid == uid}
         for uid in uids
     )

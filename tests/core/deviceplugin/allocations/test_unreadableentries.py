@@ -4,10 +4,10 @@ import msgspec
 import pytest
 
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice
-from tessera.core.deviceplugin.allocations.lostentries import (
-    LostEntry,
+from tessera.core.deviceplugin.allocations.unreadableentries import (
     UnknownUse,
-    still_lost,
+    UnreadableEntry,
+    still_unrecorded,
     unknown_uses,
     uses_unknown,
 )
@@ -15,16 +15,16 @@ from tessera.core.gpu.deviceids import DeviceId
 
 ENTRY = AgentAllocation(resource="r", ids=("a",), uid="u", pod="ns/p", container="c")
 LEFT = AgentAllocation(resource="r", ids=(), uid="u", container="process 7")
-OF_A_FILE = LostEntry("u")
+OF_A_FILE = UnreadableEntry("u")
 # sentence: (what is left of an entry, the record, whether it is still lost)
-CASES: dict[str, tuple[LostEntry, tuple[AgentAllocation, ...], bool]] = {
-    "nothing was recorded": (LostEntry("u", "c", "r"), (), True),
-    "that container was": (LostEntry("u", "c", "r"), (ENTRY,), False),
-    "another container of the pod was": (LostEntry("u", "d", "r"), (ENTRY,), True),
-    "another resource of the container was": (LostEntry("u", "c", "s"), (ENTRY,), True),
-    "an illegible container may be any": (LostEntry("u", "", "r"), (ENTRY,), True),
+CASES: dict[str, tuple[UnreadableEntry, tuple[AgentAllocation, ...], bool]] = {
+    "nothing was recorded": (UnreadableEntry("u", "c", "r"), (), True),
+    "that container was": (UnreadableEntry("u", "c", "r"), (ENTRY,), False),
+    "another container of the pod was": (UnreadableEntry("u", "d", "r"), (ENTRY,), True),
+    "another resource of the container was": (UnreadableEntry("u", "c", "s"), (ENTRY,), True),
+    "an illegible container may be any": (UnreadableEntry("u", "", "r"), (ENTRY,), True),
     "of a file without a readable entry the pod is recorded anew": (OF_A_FILE, (ENTRY,), False),
-    "another pod is not it": (LostEntry("v"), (ENTRY,), True),
+    "another pod is not it": (UnreadableEntry("v"), (ENTRY,), True),
     "what is known of its processes is not all": (OF_A_FILE, (LEFT,), True),
 }
 
@@ -32,7 +32,7 @@ CASES: dict[str, tuple[LostEntry, tuple[AgentAllocation, ...], bool]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_an_entry_is_lost_until_all_of_it_is_recorded_anew(case: str) -> None:
     lost, record, still = CASES[case]
-    assert still_lost([lost], record) == (frozenset({lost}) if still else frozenset())
+    assert still_unrecorded([lost], record) == (frozenset({lost}) if still else frozenset())
 
 
 def test_of_a_container_without_ids_and_devices_it_is_unknown_what_it_uses() -> None:

@@ -10,7 +10,7 @@ from tessera.core.deviceplugin.allocations.agentallocations import (
     AssignedDevices,
     Exclusivity,
 )
-from tessera.core.deviceplugin.allocations.formerentries import is_vague, supplemented, with_answers, with_strategies
+from tessera.core.deviceplugin.allocations.earlierversions import is_vague, supplemented, with_answers, with_strategies
 from tessera.core.deviceplugin.allocations.lastgate import GatePod
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.gpu.deviceids import DeviceId

@@ -1,14 +1,14 @@
-"""Entries of the record that are lost: which pods may use devices of which no record is left?"""
+"""Entries of the record that cannot be read: which pods may use devices of which no record is left?"""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation
 
-__all__ = ["LostEntry", "UnknownUse", "still_lost", "unknown_uses", "uses_unknown"]
+__all__ = ["UnknownUse", "UnreadableEntry", "still_unrecorded", "unknown_uses", "uses_unknown"]
 
 
-class LostEntry(NamedTuple):
+class UnreadableEntry(NamedTuple):
     """What is left of an entry that cannot be read."""
 
     uid: str
@@ -18,7 +18,9 @@ class LostEntry(NamedTuple):
     resource: str | None = None
 
 
-def still_lost(lost: Iterable[LostEntry], record: Iterable[AgentAllocation]) -> frozenset[LostEntry]:
+def still_unrecorded(
+    unreadable: Iterable[UnreadableEntry], record: Iterable[AgentAllocation]
+) -> frozenset[UnreadableEntry]:
     """Return the entries that were not recorded anew: of a living pod the kubelet's record has all of them.
 
     A pod of which another entry could be read is not known by that one.
@@ -26,7 +28,7 @@ def still_lost(lost: Iterable[LostEntry], record: Iterable[AgentAllocation]) -> 
     known = {each.container_key for each in record if each.pod}
     pods = {uid for uid, _, _ in known}
     return frozenset(
-        each for each in lost if each not in known and (each.container is not None or each.uid not in pods)
+        each for each in unreadable if each not in known and (each.container is not None or each.uid not in pods)
     )
 
 
