@@ -119,7 +119,7 @@ def test_who_leaves_may_come_back_and_stop_it(user: User) -> None:
     assert process.stdout.readline() == "here\n"
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
-    assert (process.returncode, "it is still running; tessera attach long -n run-here" in error) == (130, True), error
+    assert (process.returncode, "it is still running: tessera attach long -n run-here" in error) == (130, True), error
     assert user.stage("long") == "Running"
     again = user.start("attach", "long", "-n", NAMESPACE)
     assert again.stdout is not None
@@ -226,7 +226,7 @@ def test_a_notebook_is_at_an_address_of_this_machine_and_is_opened_again(user: U
     finally:
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=60)
-    assert (process.returncode, "it is still running; tessera attach book" in error) == (130, True), error
+    assert (process.returncode, "it is still running: tessera attach book" in error) == (130, True), error
     again = user.start("attach", "book", where, "--port=18888")
     assert again.stdout is not None
     opened = again.stdout.readline().strip()

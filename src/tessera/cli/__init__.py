@@ -262,8 +262,11 @@ def _usage(error: click.ClickException) -> str:
 
 def _value_refused(error: click.ClickException) -> str:
     """Return the option of a wrong value and what the value is not, as all other errors say it; empty if it is none."""
-    if not isinstance(error, click.BadParameter) or isinstance(error, click.MissingParameter) or error.param is None:
+    if not isinstance(error, click.BadParameter) or error.param is None:
         return ""
+    name = max(error.param.opts, key=len) if isinstance(error.param, click.Option) else error.param.human_readable_name
+    if isinstance(error, click.MissingParameter):
+        return f"{name}: it is missing"
     kind, text = error.param.type, error.message.rstrip(".")
     if isinstance(kind, click.IntRange | click.FloatRange) and (found := _OUT_OF_RANGE.fullmatch(text)):
         least = f"{'more than' if kind.min_open else 'at least'} {kind.min:.15g}" if kind.min is not None else ""
@@ -272,7 +275,6 @@ def _value_refused(error: click.ClickException) -> str:
     value, no_number, _ = text.rpartition(" is not a valid ")
     if no_number and isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
         text = f"{value} is not a {'whole number' if isinstance(kind, click.types.IntParamType) else 'number'}"
-    name = max(error.param.opts, key=len) if isinstance(error.param, click.Option) else error.param.human_readable_name
     return f"{name}: {text}"
 
 

@@ -143,7 +143,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "a pod of another namespace": (["pod", "other", "-n", "ns", "--cluster", "-"], ["pod ns/other", "-n team"]),
     "a pod that is not there": (["pod", "gone", "-n", "ns", "--cluster", "-"], ["pod ns/gone", "vllm-0, large"]),
     "a pod of an empty namespace": (["pod", "gone", "--cluster", "-"], ["pod default/gone", "another -n"]),
-    "no name": (["pod", "-n", "ns", "--cluster", "-"], ["Missing argument 'NAME'"]),
+    "no name": (["pod", "-n", "ns", "--cluster", "-"], ["NAME: it is missing: try"]),
     "a file beside a cluster": (["pod", "large", "--cluster", "-", "--context", "x"], ["--context", "--cluster"]),
     "a kubeconfig that is not there": (["pod", "large", "--kubeconfig", "missing"], ["kubeconfig missing"]),
     "a workload called pod": (["pod", "--gpus", "T4"], ["workload pod", "give manifests with -f"]),

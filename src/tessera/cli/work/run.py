@@ -35,7 +35,8 @@ def run(**options: Unpack[RunOptions]) -> int:
 
     Ends with the exit code of the command. Ctrl-C leaves the Job running: `tessera attach` follows it again, `tessera
     stop` deletes it. Needs rights in one namespace, as Kubernetes' role `edit` gives them: to create, get, list and
-    watch Jobs, to list and watch pods, and to get their logs; with --code and --cancel-on-interrupt more.
+    watch Jobs, to list and watch pods, and to get their logs; --code also needs Secrets,
+    --cancel-on-interrupt to delete Jobs.
 
     The folder of --code goes into a Secret of the Job, at most 1023 KiB compressed, without what its .tesseraignore or
     .gitignore names. The image must have tar and gzip.

@@ -41,7 +41,7 @@ async def test_a_second_interrupt_waits_for_the_answer_about_the_job(
         assert process.returncode == 130
         assert b"nothing was submitted" not in said + rest
         assert await jobs(kube) == ([] if cancel else ["train"])
-        assert (b"deleted train -n ns" if cancel else b"it is still running; tessera attach train -n ns") in rest
+        assert (b"deleted train -n ns" if cancel else b"it is still running: tessera attach train -n ns") in rest
 
 
 async def test_a_job_that_ctrl_c_cannot_delete_is_named(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ async def test_a_job_that_ctrl_c_cannot_delete_is_named(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, rest = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 4
-    assert b"it may still be running; tessera stop train -n ns" in rest
+    assert b"it may still be running: tessera stop train -n ns deletes it" in rest
     assert b"delete Job ns/train: " in rest
 
 

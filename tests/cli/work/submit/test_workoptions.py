@@ -122,6 +122,7 @@ NO_CLUSTER_NEEDED = {
     "no variable": ("--env=A",),
     "no name of a queue": ("--queue=A B",),
     "a command that is no text": ("--", "\udcff"),
+    "no folder of code": ("--code=/nowhere/at/all",),
 }
 
 

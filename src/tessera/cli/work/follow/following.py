@@ -82,10 +82,10 @@ async def follow_job(
     finally:
         if shown is not None:
             await shown.close()
-        await _end(*observed.following)
+        await _cancel(*observed.following)
 
 
-async def _end(*tasks: asyncio.Task[None]) -> None:
+async def _cancel(*tasks: asyncio.Task[None]) -> None:
     """Cancel tasks and wait for them; a cancellation of the caller meanwhile is not lost.
 
     Their own errors were reported, or no longer matter.
@@ -128,7 +128,7 @@ class _PodOutput:
         """Wait for what is still to be shown of a pod that has ended, or is replaced: nothing."""
 
     async def close(self) -> None:
-        await _end(self._output, self._usage)
+        await _cancel(self._output, self._usage)
 
 
 class _PodLog(_PodOutput):

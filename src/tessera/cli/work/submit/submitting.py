@@ -101,9 +101,11 @@ async def _interrupted(submission: Submission, created: list[Object]) -> int:
                 async with connected(submission.cluster) as kube:
                     await kube.delete(JOBS, name, namespace=namespace, uid=uid_of(job))
             except TesseraError:
-                click.echo(f"it may still be running; tessera stop {again}", err=True)
+                click.echo(f"it may still be running: tessera stop {again} deletes it", err=True)
                 raise
             click.echo(f"deleted {again}", err=True)
         else:
-            click.echo(f"it is still running; tessera attach {again}, tessera stop {again}", err=True)
+            click.echo(
+                f"it is still running: tessera attach {again} follows it, tessera stop {again} deletes it", err=True
+            )
     return INTERRUPTED

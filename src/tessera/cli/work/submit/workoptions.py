@@ -202,7 +202,9 @@ def submission_of(options: WorkOptions, command: tuple[str, ...], *, notebook: b
     """
     cluster = ClusterSource(kubeconfig=options["kubeconfig"], context=options["context"])
     image, environment = _image_of(options)
-    work, files = with_own_secret(_work_of(options, cluster, command, notebook=notebook), options["code"])
+    work, files = with_own_secret(_work_of(options, command, notebook=notebook), options["code"])
+    # The namespace comes last: a wrong option is said before a missing kubeconfig.
+    work = msgspec.structs.replace(work, namespace=_namespace(options, cluster))
     return Submission(
         cluster=cluster,
         work=work,
@@ -215,8 +217,8 @@ def submission_of(options: WorkOptions, command: tuple[str, ...], *, notebook: b
     )
 
 
-def _work_of(options: WorkOptions, cluster: ClusterSource, command: tuple[str, ...], *, notebook: bool) -> WorkRequest:
-    """Return the requested work, without its own Secret.
+def _work_of(options: WorkOptions, command: tuple[str, ...], *, notebook: bool) -> WorkRequest:
+    """Return the requested work, without its own Secret and its namespace.
 
     Raises:
         InvalidInput: invalid or contradictory options.
@@ -256,7 +258,7 @@ def _work_of(options: WorkOptions, cluster: ClusterSource, command: tuple[str, .
         queue=options["queue"] and checked("--queue", options["queue"], NameFormat.LABEL),
         notebook=notebook,
         user=options["user"] or 0,
-        namespace=_namespace(options, cluster),  # last, as a wrong option is said before a missing kubeconfig
+        namespace="",
     )
     _check_need(work)
     return work
