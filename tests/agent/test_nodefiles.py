@@ -3,11 +3,15 @@
 import os
 import socket
 import subprocess
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tessera.agent.nodefiles import entries, read_file, read_regular, remove_any, require_room
+from tessera.agent.nodefiles import empty_folder, entries, read_file, read_regular, remove_any, remove_folder, require_room
 from tessera.errors import InvalidInput
 
 MIB = 1 << 20
@@ -79,3 +83,93 @@ def test_folders_nested_too_deep_for_recursion_are_removed(tmp_path: Path) -> No
         assert Path("/etc").is_dir()
     finally:  # pytest itself could not remove it, nor whatever comes after it
         subprocess.run(("rm", "-rf", top), check=True)
+
+
+def nest(folder: Path, name: str, levels: int) -> None:
+    current = os.open(folder, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir(name, dir_fd=current)
+        below = os.open(name, os.O_RDONLY, dir_fd=current)
+        os.close(current)
+        current = below
+    os.close(current)
+
+
+TREES = st.recursive(
+    st.sampled_from(["file", "link", "pipe"]), lambda inner: st.lists(inner, max_size=4), max_leaves=15
+)
+
+
+def build(folder: Path, inside: list[Any], outside: Path) -> None:
+    for number, each in enumerate(inside):
+        path = folder / str(number)
+        match each:
+            case "file":
+                path.touch()
+            case "link":
+                path.symlink_to(outside)
+            case "pipe":
+                os.mkfifo(path)
+            case _:
+                path.mkdir()
+                build(path, each, outside)
+
+
+@given(st.lists(TREES, max_size=4))
+def test_whatever_is_in_a_folder_is_removed_and_nothing_else(inside: list[Any]) -> None:
+    with tempfile.TemporaryDirectory() as top:
+        folder, outside = Path(top, "folder"), Path(top, "outside")
+        folder.mkdir()
+        outside.mkdir()
+        (outside / "file").touch()
+        build(folder, inside, outside)
+        empty_folder(folder)
+        assert list(folder.iterdir()) == []
+        remove_folder(folder)
+        assert [each.name for each in Path(top).iterdir()] == ["outside"]
+        assert (outside / "file").exists()
+
+
+@pytest.mark.parametrize(("name", "levels"), [("d", 3000), ("d" * 255, 40)])
+def test_folders_deeper_than_a_path_is_long_are_removed(tmp_path: Path, name: str, levels: int) -> None:
+    for number in range(2):
+        (tmp_path / f"folder/{number}").mkdir(parents=True)
+        nest(tmp_path / f"folder/{number}", name, levels)
+    open_files = os.listdir("/proc/self/fd")
+    remove_folder(tmp_path / "folder")
+    assert list(tmp_path.iterdir()) == []
+    assert os.listdir("/proc/self/fd") == open_files
+
+
+def test_what_cannot_be_removed_is_named_with_its_path(tmp_path: Path) -> None:
+    inner = tmp_path / "folder/a/b"
+    inner.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", inner], check=True)
+    with pytest.raises(OSError, match=f"busy.*{inner}"):
+        remove_folder(tmp_path / "folder")
+    subprocess.run(["umount", inner], check=True)
+    link = tmp_path / "link"
+    link.symlink_to("folder")
+    with pytest.raises(OSError, match="link"):
+        empty_folder(link)
+    assert inner.is_dir()
+
+
+def test_a_folder_that_is_moved_while_it_is_emptied_takes_nothing_else_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner, other = tmp_path / "folder/a", tmp_path / "other"
+    inner.mkdir(parents=True)
+    (other / "a").mkdir(parents=True)
+    (other / "a/file").touch()
+    scandir = os.scandir
+
+    def scan(path: Any) -> Any:
+        if isinstance(path, int) and Path(f"/proc/self/fd/{path}").readlink() == inner:
+            inner.rename(other / "moved")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    with pytest.raises(OSError, match="moved meanwhile"):
+        remove_folder(tmp_path / "folder")
+    assert (other / "a/file").exists()

@@ -3,11 +3,11 @@
 import contextlib
 import errno
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from tessera.errors import UNDECODABLE, InvalidInput
 
@@ -19,6 +19,7 @@ __all__ = [
     "NotRegular",
     "TooLarge",
     "disk_fix",
+    "empty_folder",
     "entries",
     "first_line",
     "has_files_alone",
@@ -53,8 +54,9 @@ _FIXES = {
 """What to do about an error of the disk."""
 _LARGEST = 1 << 30
 """The manifest of a million files takes a fifth of it."""
-_RECURSIVE = 100
-"""Nested folders that are removed by recursion."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NAMED = 10
+"""Nested folders that an error names."""
 
 
 class NotRegular(OSError):
@@ -139,13 +141,73 @@ def remove_any(path: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder of our own, however deep its folders are nested; no link is followed."""
-    top = os.fspath(path)
-    inner = [each.path for each in entries(path) if each.is_dir(follow_symlinks=False)]
-    for each in reversed(inner):  # what is in a folder before the folder
-        if each.count("/") - top.count("/") > _RECURSIVE:
-            shutil.rmtree(each)
-    shutil.rmtree(path)
+    """Remove a folder and all that is in it, as `empty_folder` does."""
+    empty_folder(path)
+    path.rmdir()
+
+
+class _Level(NamedTuple):
+    """A folder that is being emptied, by its device and inode, and the folders that are left in it."""
+
+    identity: tuple[int, int]
+    folders: list[str]
+
+
+def empty_folder(path: Path) -> None:
+    """Remove all that is in a folder, however deep its folders are nested; no link is followed.
+
+    One folder is open at a time, by its name in the one above: neither the stack, nor the length of a path, nor the
+    limit of open files bounds the depth.
+
+    Raises:
+        OSError: something cannot be removed, or was moved meanwhile.
+
+    """
+    levels: list[_Level] = []
+    current = os.open(path, _FOLDER)
+    try:
+        levels.append(_without_files(current))
+        while levels[-1].folders or len(levels) > 1:
+            if levels[-1].folders:
+                current = _change(current, levels[-1].folders[-1])
+                levels.append(_without_files(current))
+            else:
+                levels.pop()
+                current = _change(current, "..")
+                if _identity(current) != levels[-1].identity:
+                    raise OSError(errno.ESTALE, "a folder was moved meanwhile", "")  # noqa: TRY301 - named below
+                os.rmdir(levels[-1].folders[-1], dir_fd=current)
+                levels[-1].folders.pop()
+    except OSError as error:
+        inner = [each.folders[-1] for each in levels if each.folders][:_NAMED]
+        raise OSError(error.errno, error.strerror, str(path.joinpath(*inner))) from error
+    finally:
+        os.close(current)
+
+
+def _without_files(folder: int) -> _Level:
+    """Remove all of an open folder but its folders, and return these."""
+    folders = []
+    with os.scandir(folder) as found:
+        inside = tuple(found)
+    for each in inside:
+        if each.is_dir(follow_symlinks=False):
+            folders.append(each.name)
+        else:
+            os.unlink(each.name, dir_fd=folder)
+    return _Level(_identity(folder), folders)
+
+
+def _identity(folder: int) -> tuple[int, int]:
+    status = os.fstat(folder)
+    return status.st_dev, status.st_ino
+
+
+def _change(current: int, name: str) -> int:
+    """Open a folder in the current one, or the one above, in place of it."""
+    other = os.open(name, _FOLDER, dir_fd=current)
+    os.close(current)
+    return other
 
 
 def is_there(path: str | Path) -> bool:

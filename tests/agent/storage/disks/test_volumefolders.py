@@ -46,6 +46,8 @@ def test_what_is_no_volume_is_not_counted_and_a_link_is_no_folder(mount: Path, t
     (mount / "volumes/readme").mkdir(parents=True)
     (mount / "volumes/7").symlink_to(tmp_path)
     (mount / "volumes/8").write_text("")
+    for name in ("07", "\u0663"):
+        (mount / "volumes" / name).mkdir()
     assert VolumeFolders(mount).found() == ()
 
 

@@ -22,6 +22,7 @@ SIZE = 1000 * MIB
 ONE = VolumeSpec(count=1, reserved_bytes=400 * MIB)
 PHASES: tuple[Phase, ...] = ("Pending", "Available", "Bound", "Released", "Failed")
 EMPTY, FULL = VolumeFolder(number=0, empty=True), VolumeFolder(number=0, empty=False)
+BAD = VolumeFolder(number=0, empty=False, problem="local volume 0: Input/output error: replace the disk")
 
 CASES: dict[str, tuple[VolumeSpec, VolumeFolder | None, Phase | None, tuple[VolumeAction, ...]]] = {
     "no volumes are desired": (VolumeSpec(), FULL, None, ()),
@@ -54,6 +55,8 @@ def test_a_volume_needs_this(case: str) -> None:
         (ONE, None, "Bound", "volume 0 is bound and its folder is missing"),
         (VolumeSpec(), FULL, "Bound", "volume 0 is one more than desired"),
         (ONE, FULL, "Failed", "volume 0 failed"),
+        *((spec, BAD, phase, BAD.problem) for spec in (ONE, VolumeSpec()) for phase in PHASES),
+        (ONE, BAD, None, BAD.problem),
         (VolumeSpec(count=1, reserved_bytes=SIZE), None, None, "no room for 1 volumes: all of 1000 MiB is reserved"),
     ],
 )

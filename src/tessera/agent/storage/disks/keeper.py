@@ -1,7 +1,7 @@
 """Reconciles a node's local disks, reports them on the Node, and offers a part of them as local volumes.
 
-It keeps no state of its own: the disks' content is on the disks, and a volume's state is that
-of its PersistentVolume and its folder.
+It decides by no state of its own: the disks' content is on the disks, and a volume's state is that of its
+PersistentVolume and its folder. One volume's error is that volume's: it is in the condition, and the others go on.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from tessera.core.storage.disks.localvolumes import (
 from tessera.core.storage.disks.plan import DiskPlan, DiskSpec, DiskState
 from tessera.core.storage.disks.steps import Step
 from tessera.core.workload.kubernetesnames import HOSTNAME
-from tessera.errors import Conflict, TesseraError, Unsupported
+from tessera.errors import Conflict, TesseraError, Unavailable, Unsupported
 from tessera.log import RepeatedError, logger
 from tessera.loops import one_turn
 
@@ -67,6 +67,8 @@ class DisksKeeper:
         self._folders = VolumeFolders(Path(settings.disks.mount))
         self._complain = RepeatedError(self._log, "disks_not_kept")
         self._reconciled = False
+        self._notes: tuple[str, ...] = ()
+        """What the last pass found about the volumes."""
 
     def waiting_for(self) -> str:
         """Return why the node does not report its disks yet; empty once it does."""
@@ -82,7 +84,7 @@ class DisksKeeper:
         """Reconcile disks and volumes once, and report.
 
         Raises:
-            TesseraError: a step failed, or the API server does not answer.
+            TesseraError: a step for the disks failed, or the API server does not answer.
 
         """
         # 1. Prepare the disks, or report why not.
@@ -95,11 +97,13 @@ class DisksKeeper:
             await self._report("pending", "False", Report(reason="DisksFailed", message=str(error), warning=True))
             raise
         # 2. Report them.
-        status, report = disks_report(plan)
-        await self._report(disks_label(plan), status, report)
-        # 3. Reconcile the volumes. While the disks are not mounted, another disk is at the path.
-        if plan.state is DiskState.READY:
-            await self._keep_volumes(plan)
+        await self._report(disks_label(plan), *disks_report(plan, self._notes))
+        # 3. Reconcile the volumes, and report what is wrong. While the disks are not mounted, another is at the path.
+        notes = await self._keep_volumes(plan) if plan.state is DiskState.READY else ()
+        self._record.note("volumes", notes)
+        if notes != self._notes:
+            self._notes = notes
+            await self._report(disks_label(plan), *disks_report(plan, notes))
         self._complain.clear()
 
     def _done(self, step: Step) -> None:
@@ -113,15 +117,24 @@ class DisksKeeper:
             await self._record.report(report)
         self._reconciled = True
 
-    async def _keep_volumes(self, plan: DiskPlan) -> None:
+    async def _keep_volumes(self, plan: DiskPlan) -> tuple[str, ...]:
+        """Take one step for each volume; return what somebody has to know.
+
+        Raises:
+            Unavailable: the API server does not answer.
+
+        """
         node, spec = self._settings.node, self._settings.volumes
         # 1. Observe the volumes and their folders.
         listing = await self._kube.list(PERSISTENT_VOLUMES, Selection(labels=volume_labels(node)))
         found = {name_of(each)[1]: read_volume(each, node) for each in listing.objects}
         volumes = {each.number: name for name, each in found.items() if each is not None}
         if not spec.count and not volumes:
-            return
-        folders = await asyncio.to_thread(self._folders.found)
+            return ()
+        try:
+            folders = await asyncio.to_thread(self._folders.found)
+        except TesseraError as error:
+            return (str(error),)
         known = [each for each in found.values() if each is not None]
         needed = plan_volumes(spec, plan.size_bytes, folders, known)
         # 2. Before a folder is erased, list all volumes.
@@ -130,9 +143,8 @@ class DisksKeeper:
             named = await self._named(erased, {*volumes.values()})
             needed = plan_volumes(spec, plan.size_bytes, folders, known, named)
         # 3. Do one step for each; its consequences are planned after the next observation.
-        self._record.note("volumes", needed.notes)
-        for action in needed.actions:
-            await self._act(action, volumes)
+        problems = [await self._act(each, volumes) for each in needed.actions]
+        return tuple(dict.fromkeys((*needed.notes, *filter(None, problems))))
 
     async def _named(self, numbers: list[int], known: set[str]) -> dict[int, str]:
         """Return the PersistentVolumes beside the known ones, whatever their labels, that name these folders."""
@@ -145,19 +157,31 @@ class DisksKeeper:
             if name_of(each)[1] not in known and names_folder(each, node, mount, number)
         }
 
-    async def _act(self, action: VolumeAction, names: dict[int, str]) -> None:
-        match action:
-            case MakeFolder(number):
-                await asyncio.to_thread(self._folders.make, number)
-            case EraseFolder(number):
-                await asyncio.to_thread(self._folders.erase, number)
-                self._log.info("volume_erased", number=number)
-            case CreateVolume():
-                await self._create(action)
-            case DeleteVolume(number):
-                await self._kube.delete(PERSISTENT_VOLUMES, names[number])
-            case _:
-                assert_never(action)
+    async def _act(self, action: VolumeAction, names: dict[int, str]) -> str:
+        """Take a step for a volume; return why that is not possible, empty where it is.
+
+        Raises:
+            Unavailable: the API server does not answer.
+
+        """
+        try:
+            match action:
+                case MakeFolder(number):
+                    await asyncio.to_thread(self._folders.make, number)
+                case EraseFolder(number):
+                    await asyncio.to_thread(self._folders.erase, number)
+                    self._log.info("volume_erased", number=number)
+                case CreateVolume():
+                    await self._create(action)
+                case DeleteVolume(number):
+                    await self._kube.delete(PERSISTENT_VOLUMES, names[number])
+                case _:
+                    assert_never(action)
+        except TesseraError as error:
+            if isinstance(error, Unavailable) and not isinstance(action, MakeFolder | EraseFolder):
+                raise
+            return str(error)
+        return ""
 
     async def _create(self, action: CreateVolume) -> None:
         node = self._settings.node

@@ -1,10 +1,11 @@
 """The folders of local volumes on a node's disks: created empty, and erased without leaving their file system."""
 
 import os
-import shutil
 from pathlib import Path
 
+from tessera.agent.nodefiles import disk_fix, empty_folder
 from tessera.api.kubernetes.localvolumes import volume_path
+from tessera.api.linux.blockdevices import read_mounts
 from tessera.core.storage.disks.localvolumes import VolumeFolder
 from tessera.errors import Conflict, Unavailable
 
@@ -12,6 +13,7 @@ __all__ = ["VolumeFolders"]
 
 _MODE = 0o777
 """Pods run as any user; the kubelet decides who may reach the folder."""
+_MOUNTS = Path("/proc/self/mountinfo")
 
 
 class VolumeFolders:
@@ -26,22 +28,30 @@ class VolumeFolders:
         self._mount = mount
 
     def found(self) -> tuple[VolumeFolder, ...]:
-        """Return the existing folders.
+        """Return the existing folders; of one that cannot be read, why.
 
         Raises:
-            Unavailable: the disks are not mounted, or cannot be read.
+            Unavailable: the disks are not mounted, or it cannot be read which folders there are.
 
         """
         self._check()
         top = self._folder(0).parent
         try:
             with os.scandir(top) as entries:
-                numbers = sorted(int(each.name) for each in entries if each.name.isdecimal() and _is_folder(each))
-            return tuple(VolumeFolder(number=each, empty=not any(self._folder(each).iterdir())) for each in numbers)
+                numbers = sorted(int(each.name) for each in entries if _is_number(each.name) and _is_folder(each))
         except FileNotFoundError:
             return ()
         except OSError as error:
             raise _failed(top, error) from error
+        return tuple(map(self._found, numbers))
+
+    def _found(self, number: int) -> VolumeFolder:
+        path = self._folder(number)
+        try:
+            with os.scandir(path) as inside:
+                return VolumeFolder(number=number, empty=next(inside, None) is None)
+        except OSError as error:
+            return VolumeFolder(number=number, empty=False, problem=str(_failed(path, error)))
 
     def make(self, number: int) -> None:
         """Create the empty folder of a volume.
@@ -70,13 +80,7 @@ class VolumeFolders:
         path = self._folder(number)
         try:
             _check_alone(path)
-            with os.scandir(path) as entries:
-                inside = tuple(entries)
-            for each in inside:
-                if _is_folder(each):
-                    shutil.rmtree(each.path)
-                else:
-                    Path(each.path).unlink()
+            empty_folder(path)
         except OSError as error:
             raise _failed(path, error) from error
 
@@ -94,15 +98,20 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     return entry.is_dir(follow_symlinks=False)
 
 
+def _is_number(name: str) -> bool:
+    """Return whether a folder has the name of a volume's; 07 is not the name of volume 7."""
+    return name.isdecimal() and name == str(int(name))
+
+
 def _check_alone(path: Path) -> None:
-    """Refuse a folder in which another file system is mounted."""
-    own = path.stat(follow_symlinks=False).st_dev
-    for place, _, _, folder in os.fwalk(path):
-        if os.fstat(folder).st_dev != own:
-            hint = f"unmount {place}; the volume is erased then"
-            raise Conflict(str(path), found=f"something is mounted at {place}", hint=hint)
+    """Refuse a folder in which something is mounted."""
+    inside = f"{path.resolve()}/"
+    for each in read_mounts(str(_MOUNTS), _MOUNTS.read_bytes()):
+        if each.path.startswith(inside):
+            hint = f"unmount {each.path}; the volume is erased then"
+            raise Conflict(str(path), found=f"something is mounted at {each.path}", hint=hint)
 
 
 def _failed(path: Path, error: OSError) -> Unavailable:
-    found = f"{error.filename or path}: {error.strerror or error}"
-    return Unavailable(f"local volume {path}", found=found, hint="make it a folder that root may change")
+    fix = disk_fix(error, otherwise="make it a folder that root may change")
+    return Unavailable(f"local volume {path}", found=f"{error.filename or path}: {error.strerror or error}", hint=fix)

@@ -1,5 +1,6 @@
 """A node's report about its local disks: a label and a condition."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from tessera.api.tessera.node.nodereports import Report
@@ -33,14 +34,20 @@ def disks_label(plan: DiskPlan) -> str | None:
     return _LABELS.get(plan.state)
 
 
-def disks_report(plan: DiskPlan) -> tuple[Literal["True", "False"], Report]:
-    """Return the status of the condition `TesseraDisksReady`, with its reason and message; also for an event."""
+def disks_report(plan: DiskPlan, volumes: Sequence[str] = ()) -> tuple[Literal["True", "False"], Report]:
+    """Return the status of the condition `TesseraDisksReady`, with its reason and message; also for an event.
+
+    Args:
+        plan: of the disks.
+        volumes: what somebody has to know of the local volumes on them.
+
+    """
     ready = plan.state is DiskState.READY
     where = (f"{plan.device} at {plan.mount}",) if ready else ()
-    parts = (*where, *plan.reasons, *((plan.advice,) if plan.advice else ()), *plan.notes)
+    parts = (*where, *plan.reasons, *((plan.advice,) if plan.advice else ()), *plan.notes, *volumes)
     report = Report(
         reason=_REASONS[plan.state],
         message="; ".join(parts) or str(plan.state),
-        warning=plan.state in {DiskState.LOST, DiskState.REFUSED},
+        warning=bool(volumes) or plan.state in {DiskState.LOST, DiskState.REFUSED},
     )
     return ("True" if ready else "False"), report

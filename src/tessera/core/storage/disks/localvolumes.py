@@ -40,6 +40,8 @@ class VolumeFolder(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     empty: bool
+    problem: str = ""
+    """Why it cannot be read; empty where it can."""
 
 
 class LocalVolume(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +93,7 @@ def plan_volumes(
     volumes: Iterable[LocalVolume],
     named: Mapping[int, str] = _NOTHING,
 ) -> VolumePlan:
-    """Return the action for each volume; at most one each.
+    """Return the action for each volume, at most one each, and none for a folder that cannot be read.
 
     Args:
         spec: what is desired.
@@ -128,6 +130,8 @@ def _planned(
     number: int, volume: LocalVolume | None, folder: VolumeFolder | None, capacity: int, *, desired: bool
 ) -> tuple[VolumeAction | None, str]:
     """Return the action for one volume, and a note about it."""
+    if folder is not None and folder.problem:
+        return None, folder.problem
     if volume is None:
         return _offered(number, folder, capacity), ""
     if volume.phase == "Released":
