@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.agent.nodefiles import empty_folder, entries, read_file, read_regular, remove_any, remove_folder, require_room
+from tessera.agent.nodefiles import (
+    empty_folder,
+    entries,
+    read_file,
+    read_regular,
+    remove_any,
+    remove_folder,
+    require_room,
+)
 from tessera.errors import InvalidInput
 
 MIB = 1 << 20
@@ -135,19 +143,21 @@ def test_folders_deeper_than_a_path_is_long_are_removed(tmp_path: Path, name: st
     for number in range(2):
         (tmp_path / f"folder/{number}").mkdir(parents=True)
         nest(tmp_path / f"folder/{number}", name, levels)
-    open_files = os.listdir("/proc/self/fd")
+    open_files = len(list(Path("/proc/self/fd").iterdir()))
     remove_folder(tmp_path / "folder")
     assert list(tmp_path.iterdir()) == []
-    assert os.listdir("/proc/self/fd") == open_files
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_files
 
 
 def test_what_cannot_be_removed_is_named_with_its_path(tmp_path: Path) -> None:
     inner = tmp_path / "folder/a/b"
     inner.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", inner], check=True)
-    with pytest.raises(OSError, match=f"busy.*{inner}"):
-        remove_folder(tmp_path / "folder")
-    subprocess.run(["umount", inner], check=True)
+    try:
+        with pytest.raises(OSError, match=f"busy.*{inner}"):
+            remove_folder(tmp_path / "folder")
+    finally:
+        subprocess.run(["umount", inner], check=True)
     link = tmp_path / "link"
     link.symlink_to("folder")
     with pytest.raises(OSError, match="link"):

@@ -80,7 +80,7 @@ def mounted(node: Node) -> Iterator[Node]:
     node.mount.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", node.mount], check=True)
     yield node
-    subprocess.run(["umount", node.mount], check=True)
+    subprocess.run(["umount", "--recursive", node.mount], check=True)
 
 
 async def test_blank_disks_become_ready_and_the_node_reports_it_once(node: Node) -> None:
@@ -252,7 +252,7 @@ def unreadable(patch: pytest.MonkeyPatch, folder: Path) -> Iterator[None]:
     scandir = os.scandir
 
     def scan(path: Any = ".") -> Any:
-        if (isinstance(path, int) and os.readlink(f"/proc/self/fd/{path}") == str(folder)) or str(path) == str(folder):
+        if (Path(f"/proc/self/fd/{path}").readlink() if isinstance(path, int) else Path(path)) == folder:
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
         return scandir(path)
 
@@ -267,8 +267,10 @@ def mounted_inside(_: pytest.MonkeyPatch, folder: Path) -> Iterator[None]:
     inside = folder / "in side"
     inside.mkdir()
     subprocess.run(["mount", "--bind", folder.parent.parent, inside], check=True)
-    yield
-    subprocess.run(["umount", inside], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", inside], check=True)
 
 
 @contextmanager
@@ -276,8 +278,10 @@ def unchangeable(_: pytest.MonkeyPatch, folder: Path) -> Iterator[None]:
     """Let the file system of a folder be read-only at that place."""
     (folder / "file").touch()
     subprocess.run(["mount", "--bind", "-o", "ro", folder, folder], check=True)
-    yield
-    subprocess.run(["umount", folder], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", folder], check=True)
 
 
 @pytest.mark.parametrize("bad", ["0", "1", "2"])

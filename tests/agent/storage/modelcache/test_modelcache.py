@@ -50,11 +50,12 @@ from tessera.clients.store import MemoryStore, ObjectStore, Refused, Temporary
 from tessera.clients.store.peers import ChunkAbsent, PeerConnections
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.offers.modeloffers import CLIENTS
+from tessera.core.storage.models.cacheplan import ModelOnDisk
 from tessera.core.storage.models.nodemodels import DesiredModel, NodeModels, ObservedModel
 from tessera.core.storage.models.peers.owners import PeerPatience, content_key
 from tessera.core.storage.models.retention import RevisionOnDisk
 from tessera.core.storage.models.revisions import StoredObject
-from tessera.errors import Conflict, Unavailable
+from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.log import logger
 from tessera.measures import Measures
 
@@ -448,6 +449,46 @@ async def test_a_folder_of_somebody_else_is_left_alone(node: Node) -> None:
         await node.tell()
         await node.reports(lambda found: not found.observed)
         assert (node.folder / "llama" / "mine").exists()
+
+
+async def test_a_folder_that_could_not_be_marked_is_fetched_to_later(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No inode is left for the mark, for a moment."""
+    await node.tell(desired(node.put("llama", a=b"1")))
+    touch = Path.touch
+
+    def full(path: Path, *args: Any, **more: Any) -> None:
+        if path.name == "kept-by-agent":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        touch(path, *args, **more)
+
+    async with node.running():
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "touch", full)
+            found = await node.model(lambda each: each.state == "Failed")
+        assert "No space left" in found.reason
+        assert list(node.folder.iterdir()) == []
+        node.now_s += 1000
+        await node.model(has())
+
+
+@pytest.mark.parametrize(("inside", "is_ours"), [((".tessera/",), True), ((".tessera/x",), False), (("x",), False)])
+def test_a_folder_whose_claim_was_interrupted_is_claimed(
+    tmp_path: Path, inside: tuple[str, ...], is_ours: bool
+) -> None:
+    (tmp_path / "file").touch()
+    top = tmp_path / "models/llama"
+    for each in inside:
+        (top / each).parent.mkdir(parents=True, exist_ok=True)
+        (top / each).mkdir(exist_ok=True)
+    disk = ModelDisk(tmp_path / "models")
+    if is_ours:
+        disk.claim("llama")
+        assert disk.observe() == ({"llama": ModelOnDisk("", ())}, {})
+    else:
+        with pytest.raises(InvalidInput, match="did not make this folder"):
+            disk.claim("llama")
 
 
 DISKS: dict[str, tuple[Callable[[Path], None], str]] = {

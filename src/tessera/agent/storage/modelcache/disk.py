@@ -30,6 +30,12 @@ _MARK = "kept-by-agent"
 _REMOVED = ".removed-"
 
 
+def _is_claimable(top: Path) -> bool:
+    """Return whether a folder is empty but for the empty folder of a claim that was interrupted."""
+    inside = list(top.iterdir())
+    return not inside or (inside == [top / NOTES] and is_folder(top / NOTES) and not any((top / NOTES).iterdir()))
+
+
 class RevisionFacts(NamedTuple):
     """What a node reports of a revision: bytes, files, and bytes of files for which the store has no checksum."""
 
@@ -123,14 +129,20 @@ class ModelDisk:
             raise Unavailable(f"model {name}", found=problem, hint="it is fetched once its disk is mounted")
         folder = self.model(name)
         mark = folder.top / NOTES / _MARK
-        if folder.top.is_symlink() or (is_there(folder.top) and not is_there(mark) and any(folder.top.iterdir())):
+        if folder.top.is_symlink() or (is_there(folder.top) and not is_there(mark) and not _is_claimable(folder.top)):
             raise InvalidInput(
                 str(self.folder / name),
                 found="the agent did not make this folder",
                 hint="move it away, or choose another name for the ModelCache",
             )
-        mark.parent.mkdir(parents=True, exist_ok=True)
-        mark.touch()
+        try:
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+        except OSError:
+            with contextlib.suppress(OSError):  # what is empty is nobody's, and would stay
+                mark.parent.rmdir()
+                folder.top.rmdir()
+            raise
         self._record_damage(name)
         return folder
 

@@ -111,7 +111,11 @@ def plan_volumes(
     if spec.count and not capacity:
         notes.append(f"no room for {spec.count} volumes: all of {size_bytes >> 20} MiB is reserved")
     for number in sorted({*range(spec.count), *known}):
-        action, note = _planned(number, known.get(number), there.get(number), capacity, desired=number < spec.count)
+        folder = there.get(number)
+        if folder is not None and folder.problem:
+            notes.append(folder.problem)
+            continue
+        action, note = _planned(number, known.get(number), folder, capacity, desired=number < spec.count)
         if isinstance(action, EraseFolder) and number in named:
             action, note = None, _named_by(number, named[number])
         actions += [action] if action else []
@@ -130,8 +134,6 @@ def _planned(
     number: int, volume: LocalVolume | None, folder: VolumeFolder | None, capacity: int, *, desired: bool
 ) -> tuple[VolumeAction | None, str]:
     """Return the action for one volume, and a note about it."""
-    if folder is not None and folder.problem:
-        return None, folder.problem
     if volume is None:
         return _offered(number, folder, capacity), ""
     if volume.phase == "Released":
