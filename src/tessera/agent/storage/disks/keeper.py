@@ -118,7 +118,7 @@ class DisksKeeper:
         self._reconciled = True
 
     async def _keep_volumes(self, plan: DiskPlan) -> tuple[str, ...]:
-        """Take one step for each volume; return what somebody has to know.
+        """Take one step for each volume; return what is wrong with them.
 
         Raises:
             Unavailable: the API server does not answer.

@@ -39,7 +39,7 @@ def disks_report(plan: DiskPlan, volumes: Sequence[str] = ()) -> tuple[Literal["
 
     Args:
         plan: of the disks.
-        volumes: what somebody has to know of the local volumes on them.
+        volumes: what is wrong with the local volumes on them.
 
     """
     ready = plan.state is DiskState.READY
