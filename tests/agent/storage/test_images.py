@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -41,12 +41,14 @@ from tessera.clients.kube import (
 from tessera.clients.runtime import LocalImage, MemoryRuntime
 from tessera.core.storage.images.layers import Reference
 from tessera.core.storage.images.warmup import DesiredImage, NodeImages, ObservedImage
-from tessera.errors import Unsupported
+from tessera.errors import Unavailable, Unsupported
 from tessera.measures import Measures
 
 pytestmark = pytest.mark.anyio
 
-A, B = "r.example/a:1", "r.example/b:1"
+Answer = TypeVar("Answer")
+
+A, B, C = "r.example/a:1", "r.example/b:1", "r.example/c:1"
 ONE, TWO = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 
 
@@ -227,6 +229,71 @@ async def test_a_runtime_that_cannot_pin_is_reported_in_the_report(node: Node) -
         found = await node.reports(lambda found: bool(found.observed[0].reason))
     assert (found.observed[0].state, found.observed[0].pinned) == ("Present", False)
     assert "containerd" in found.observed[0].reason
+
+
+class PartlyBroken(MemoryRuntime):
+    """A runtime that cannot say what it has of one image, or anything at all."""
+
+    broken = ""
+    silent = False
+
+    async def image(self, reference: Reference) -> LocalImage | None:
+        if reference.name == self.broken:
+            raise Unavailable(f"image {self.broken}", found="no blob", hint="remove it")
+        return await super().image(reference)
+
+    async def version(self) -> str:
+        return self._answer(await super().version())
+
+    async def disk_percent(self) -> int:
+        return self._answer(await super().disk_percent())
+
+    def _answer(self, value: Answer) -> Answer:
+        if self.silent:
+            raise Unavailable("container runtime", found="it does not answer", hint="start it")
+        return value
+
+
+@pytest.mark.parametrize("bad", [A, B, C])
+async def test_one_image_of_which_the_runtime_says_nothing_stops_no_other(node: Node, bad: str) -> None:
+    runtime = PartlyBroken()
+    runtime.offered = dict.fromkeys((A, B, C), (ONE, 7))
+    runtime.broken = bad
+    node.runtime = runtime
+    await node.tell(*(wanted(each, 1, pinned=True) for each in (A, B, C)))
+    others = {A, B, C} - {bad}
+    async with node.running():
+        found = await node.reports(lambda found: {each.image for each in found.observed if each.pinned} == others)
+        (report,) = [each for each in found.observed if each.image == bad]
+        assert (report.state, report.attempt, report.failures) == ("Failed", 1, 1)
+        assert "no blob" in report.reason
+        # It is pulled again in its next turn, and what is not listed any more is unpinned meanwhile.
+        await node.tell(wanted(bad, 2, pinned=True))
+        found = await node.reports(lambda found: [each.failures for each in found.observed] == [2])
+        assert (found.observed[0].state, found.observed[0].attempt) == ("Failed", 2)
+        assert await runtime.pinned() == frozenset()
+        runtime.broken = ""
+        found = await node.reports(lambda found: found.observed[0].state == "Present" and found.observed[0].pinned)
+        assert found.observed[0].reason == ""
+    assert runtime.pulls.count(bad) == 2
+
+
+async def test_a_runtime_that_does_not_answer_is_said_and_what_it_said_last_stays(node: Node) -> None:
+    runtime = PartlyBroken()
+    runtime.offered = {A: (ONE, 7)}
+    node.runtime = runtime
+    runtime.silent = True
+    async with node.running():
+        found = await node.reports(lambda found: bool(found.reason))
+        assert found.reason == "container runtime: it does not answer: start it"
+        runtime.silent = False
+        await node.tell(wanted(A, 1))
+        before = await node.reports(lambda found: not found.reason and [e.state for e in found.observed] == ["Present"])
+        runtime.silent = True
+        after = await node.reports(lambda found: bool(found.reason))
+        assert after.observed == before.observed
+        runtime.silent = False
+        assert await node.reports(lambda found: not found.reason) == before
 
 
 async def test_it_runs_once_the_api_and_the_runtime_answer(node: Node) -> None:

@@ -19,10 +19,11 @@ from tessera.api.tessera.v1alpha1.imagewarmups import (
     new_node_images,
     node_status,
     read_node_images,
+    unanswered_status,
 )
 from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.clients.kube import NODE_IMAGES as KIND
-from tessera.clients.kube import SECRETS, Kube, Selection, Store
+from tessera.clients.kube import SECRETS, Kube, Object, Selection, Store
 from tessera.clients.runtime import Runtime
 from tessera.core.storage.images.warmup import DesiredImage, ObservedImage, next_steps, observed_image
 from tessera.core.usage.ownmetrics import IMAGES
@@ -116,18 +117,22 @@ class ImageWarmer:
 
         """
         # 1. Read the desired images; the object's existence shows that there is an agent.
-        version = await self._runtime.version()
         found = self._store.objects.get(("", self._node)) or await create_own(
             self._kube, KIND, self._node, new_node_images
         )
         node_images = read_node_images(found)
         former = {each.image: each for each in node_images.observed}
-        # 2. Observe the node's images.
+        # 2. Observe the runtime, and the node's images.
+        try:
+            version, percent = await self._runtime.version(), await self._runtime.disk_percent()
+            pinned = await self._runtime.pinned()
+        except TesseraError as error:
+            await self._report(found, unanswered_status(found.get("status") or {}, str(error)))
+            raise
         observed = [await self._observe(each, former.get(each.image)) for each in node_images.desired]
-        percent = await self._runtime.disk_percent()
         # 3. Pull, pin and unpin.
         changed, failures = False, {each.image: each.failures for each in observed}
-        for step in next_steps(node_images.desired, observed, await self._runtime.pinned()):
+        for step in next_steps(node_images.desired, observed, pinned):
             if step.kind == "pull":
                 self._begin(step.image, failures.get(step.image.image, 0))
             else:
@@ -137,17 +142,23 @@ class ImageWarmer:
         if changed:
             observed = [await self._observe(each, former.get(each.image)) for each in node_images.desired]
         self._states = Counter(each.state for each in observed)
-        status = node_status(observed, disk_percent=percent, runtime=version)
-        if found.get("status") != status:
-            body = {"apiVersion": API_VERSION, "kind": NODE_IMAGES, "metadata": {"name": self._node}, "status": status}
-            await self._kube.apply(KIND, body, manager=AGENT, force=True, subresource="status")
+        await self._report(found, node_status(observed, disk_percent=percent, runtime=version))
         self._complain.clear()
 
+    async def _report(self, node_images: Object, status: Object) -> None:
+        if node_images.get("status") != status:
+            body = {"apiVersion": API_VERSION, "kind": NODE_IMAGES, "metadata": {"name": self._node}, "status": status}
+            await self._kube.apply(KIND, body, manager=AGENT, force=True, subresource="status")
+
     async def _observe(self, image: DesiredImage, former: ObservedImage | None) -> ObservedImage:
-        """Return the observed state of an image."""
+        """Return the observed state of an image; one of which the runtime cannot say it has failed."""
         name, on_node = image.image, None
         pull = self._pulls.get(name)
-        found = await self._runtime.image(read_reference(name)) if pull is None else None
+        try:
+            found = await self._runtime.image(read_reference(name)) if pull is None else None
+        except TesseraError as error:
+            found = None
+            on_node = ObservedImage(image=name, state="Failed", failed_s=self._now_s(), reason=str(error))
         if found is not None:
             on_node = ObservedImage(
                 image=name,

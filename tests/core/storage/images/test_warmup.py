@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import msgspec
@@ -168,6 +168,55 @@ def test_whatever_the_clocks_showed_nothing_waits_longer_than_two_pauses(
         assert {"n1": {A: 2}} in again
 
 
+@settings(max_examples=60)
+@given(st.one_of(st.floats(-1e5, 1e5), st.sampled_from([0.0, 599.0, 601.0, -601.0])), st.floats(1, 30))
+def test_however_far_the_clocks_are_apart_a_pull_that_fails_has_pauses(ahead_s: float, step_s: float) -> None:
+    """Two hours; the controller remembers its turns, as it does. By clocks that agree these are at most 18 pulls."""
+    node, turns, starts, now_s = NodeImages(name="n1"), dict[Turn, float](), list[float](), 1e9
+    while now_s < 1e9 + 7200:
+        (image,) = plan_warmups([warmup(A)], [node], {}, turns, now_s)["n1"]
+        if image.attempt > len(starts):
+            starts.append(now_s)
+        turns.setdefault(Turn("n1", A, image.attempt), now_s)
+        node = NodeImages(
+            name="n1", desired=(image,), observed=(failed(A, image.attempt, starts[-1] + ahead_s, len(starts)),)
+        )
+        now_s += step_s
+    pauses = [later - earlier for earlier, later in pairwise(starts)]
+    for number, pause_s in enumerate(pauses, 1):
+        assert fetch_backoff_s(number) <= pause_s <= 3 * fetch_backoff_s(number) + step_s
+    assert 8 <= len(starts) <= 18
+
+
+def test_a_node_whose_runtime_tells_nothing_has_no_turn_and_says_why() -> None:
+    nodes = [NodeImages(name="n1", reason="container runtime: it does not answer: start it"), NodeImages(name="n2")]
+    both = warmup(A, nodes="n1 n2", per_registry=1)
+    assert attempts(plan_warmups([both], nodes, {}, {}, 0.0)) == {"n1": {}, "n2": {A: 1}}
+    summary = summarize_warmup(both, nodes, {})
+    assert summary.problems == (ImageProblem(node="n1", image="", reason=nodes[0].reason),)
+
+
+def test_each_pull_after_which_the_runtime_cannot_say_what_it_has_counts_as_a_failed_one() -> None:
+    """All reports before it: no number falls, and a report does not change by itself."""
+    wants = DesiredImage(image="r/a:1")
+    for former, ended in product(reports(), [each for each in reports() if each is None or each.state != "Pulling"]):
+        before = former
+        for now_s in (100.0, 200.0):
+            unknown = ObservedImage(image="r/a:1", state="Failed", failed_s=now_s, reason="no blob")
+            got = observed_image(wants, unknown, pulling=None, ended=ended, former=before)
+            assert (got.state, got.reason) == ("Failed", "no blob")
+            last = before or ObservedImage(image="r/a:1", state="Missing")
+            assert got.attempt == max(last.attempt, ended.attempt if ended is not None else 0)
+            is_new = last.attempt < got.attempt or last.state == "Pulling"
+            assert got.failures == last.failures + is_new
+            assert got.failed_s == (last.failed_s if last.state == "Failed" and not is_new else now_s)
+            assert observed_image(wants, unknown, pulling=None, ended=ended, former=got) == got
+            assert next_steps([msgspec.structs.replace(wants, pinned=True)], [got], ()) == ()
+            again = DesiredImage(image="r/a:1", attempt=got.attempt + 1)
+            assert next_steps([again], [got], ()) == (ImageStep("pull", again),)
+            before = got
+
+
 def test_what_several_warmups_say_of_an_image_is_joined() -> None:
     first = warmup(A, pinned=False, secrets=("one",), digests=((A, ONE),))
     second = warmup(B, A, name="x", secrets=("two", "one"), digests=((A, TWO),))
@@ -254,6 +303,10 @@ WARMUPS = st.lists(
 )
 
 
+def is_reported(nodes: dict[str, NodeImages], name: str, image: DesiredImage) -> bool:
+    return any(each.image == image.image and each.attempt == image.attempt for each in nodes[name].observed)
+
+
 @settings(max_examples=60)
 @given(
     WARMUPS, st.dictionaries(st.sampled_from([A, B, C]), st.integers(1, 3)), st.lists(st.integers(0, 4), max_size=30)
@@ -293,7 +346,9 @@ def test_all_nodes_get_all_images_and_no_limit_is_passed(
             )
         nodes = {name: msgspec.structs.replace(each, desired=desired[name]) for name, each in nodes.items()}
         now_s, step = now_s + 700.0, step + 1
-        turns = dict.fromkeys(turns, now_s)
+        turns |= {
+            Turn(name, each.image, each.attempt): now_s for name, each in running if not is_reported(nodes, name, each)
+        }
     assert all(summarize_warmup(each, tuple(nodes.values()), {}).ready == len(each.nodes) for each in warmups)
 
 

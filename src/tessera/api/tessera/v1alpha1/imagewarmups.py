@@ -50,6 +50,7 @@ __all__ = [
     "node_status",
     "read_image_warmup",
     "read_node_images",
+    "unanswered_status",
     "warmup_status",
 ]
 
@@ -199,6 +200,8 @@ class NodeImagesStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     """How full the disk with the images is."""
     runtime: Annotated[str, msgspec.Meta(max_length=128)] = ""
     """Name and version of the container runtime."""
+    reason: Reason = ""
+    """Why the container runtime tells nothing; the rest is what it told last. Left out while it answers."""
 
 
 class _NodeObject(msgspec.Struct, frozen=True):
@@ -269,6 +272,7 @@ def read_node_images(obj: Mapping[str, Any], *, ready: bool = True) -> core.Node
         desired=tuple(msgspec.convert(one, core.DesiredImage, from_attributes=True) for one in found.spec.images),
         observed=observed,
         disk_percent=found.status.disk_percent,
+        reason=found.status.reason,
     )
 
 
@@ -314,6 +318,11 @@ def node_status(observed: Iterable[core.ObservedImage], *, disk_percent: int, ru
         for each in observed
     ]
     return {"images": msgspec.to_builtins(fields), "diskPercent": disk_percent, "runtime": runtime[:128]}
+
+
+def unanswered_status(status: Mapping[str, Any], reason: str) -> dict[str, Any]:
+    """Return the status of a NodeImages whose container runtime does not answer: the last one, with the reason."""
+    return {**status, "reason": reason_text(reason)}
 
 
 def warmup_status(warmup: ImageWarmup, summary: core.WarmupSummary, now: dt.datetime) -> ImageWarmupStatus:

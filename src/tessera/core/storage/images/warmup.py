@@ -103,6 +103,8 @@ class NodeImages(msgspec.Struct, frozen=True, kw_only=True):
     observed: tuple[ObservedImage, ...] = ()
     disk_percent: int = 0
     """How full the disk with its images is."""
+    reason: str = ""
+    """Why its container runtime tells nothing; empty where it answers."""
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -186,10 +188,11 @@ def plan_warmups(
         full = any(each.is_full(node) for each in warmups)
         for place, image in enumerate(desired[node.name]):
             found = observed.get(image.image, ObservedImage(image=image.image, state="Missing"))
-            if _lasts(node, image, found, turns.get(Turn(node.name, image.image, image.attempt), now_s), now_s):
+            started_s = turns.get(Turn(node.name, image.image, image.attempt))
+            if _lasts(node, image, found, now_s if started_s is None else started_s, now_s):
                 per_node[node.name] -= 1
                 per_registry[_registry(image.image)] -= 1
-            elif node.ready and not full and _is_due(image, found, now_s):
+            elif node.ready and not node.reason and not full and _is_due(image, found, started_s, now_s):
                 attempt = max(image.attempt, found.attempt) + 1
                 candidates.append((-demand.get(image.image, 0), place, attempt, node.name))
     # 2. Assign others, in the order of demand.
@@ -237,11 +240,16 @@ def _lasts(node: NodeImages, image: DesiredImage, observed: ObservedImage, start
     return not has_passed(started_s, _LONGEST_S if begun else _UNREPORTED_S, now_s)
 
 
-def _is_due(image: DesiredImage, observed: ObservedImage, now_s: float) -> bool:
-    """Return whether an image without a turn is a candidate."""
-    pause_s = fetch_backoff_s(max(observed.failures, 1)) if observed.state == "Failed" else 0.0
-    # By the node's clock, which may have been ahead when it failed.
-    return has_passed(observed.failed_s, pause_s, now_s) and not _is_right(observed, image.digest)
+def _is_due(image: DesiredImage, observed: ObservedImage, started_s: float | None, now_s: float) -> bool:
+    """Return whether an image without a turn is a candidate: a pause after it failed, and after its turn began.
+
+    It failed by the node's clock, which may be far from this one; its turn, if that is known, began by this one.
+    """
+    if observed.state != "Failed":
+        return not _is_right(observed, image.digest)
+    pause_s = fetch_backoff_s(max(observed.failures, 1))
+    moments = (observed.failed_s,) if started_s is None else (observed.failed_s, started_s)
+    return all(has_passed(each, pause_s, now_s) for each in moments)
 
 
 def summarize_warmup(warmup: Warmup, nodes: Sequence[NodeImages], demand: Mapping[str, int]) -> WarmupSummary:
@@ -289,6 +297,8 @@ def _problems(warmup: Warmup, nodes: Iterable[NodeImages]) -> Iterable[ImageProb
     for node in nodes:
         if not node.ready:
             yield ImageProblem(node=node.name, image="", reason="the node is not ready")
+        elif node.reason:
+            yield ImageProblem(node=node.name, image="", reason=node.reason)
         elif warmup.is_full(node):
             limit = f"nothing is pulled from {warmup.disk_percent} % on"
             reason = f"its disk for images is {node.disk_percent} % full; {limit}"
@@ -333,7 +343,7 @@ def observed_image(
 
     Args:
         desired: the image.
-        on_node: what the container runtime has under its name; None for nothing.
+        on_node: what the container runtime has under its name, or as `Failed`, why it cannot say; None for nothing.
         pulling: the pull that is going on; None for none.
         ended: the result of the agent's last pull; None for none.
         former: the last report, perhaps of an agent that has ended.
@@ -342,6 +352,8 @@ def observed_image(
     if pulling is not None:
         return pulling
     attempt = max(0 if each is None else each.attempt for each in (former, ended))
+    if on_node is not None and on_node.state == "Failed":
+        return _unknown(on_node, attempt, former)
     if on_node is not None and _is_right(on_node, desired.digest):
         return msgspec.structs.replace(on_node, attempt=attempt)
     if former is not None and former.state == "Failed" and (ended is None or ended.attempt < former.attempt):
@@ -349,3 +361,12 @@ def observed_image(
     if ended is not None:
         return msgspec.structs.replace(ended, attempt=attempt)
     return ObservedImage(image=desired.image, state="Missing", attempt=attempt)
+
+
+def _unknown(on_node: ObservedImage, attempt: int, former: ObservedImage | None) -> ObservedImage:
+    """Return the report of an image whose state the container runtime cannot say: a pull that ends so has failed."""
+    last = former or ObservedImage(image=on_node.image, state="Missing")
+    if last.attempt < attempt or last.state == "Pulling":
+        return msgspec.structs.replace(on_node, attempt=attempt, failures=last.failures + 1)
+    failed_s = last.failed_s if last.state == "Failed" else on_node.failed_s
+    return msgspec.structs.replace(on_node, attempt=attempt, failures=last.failures, failed_s=failed_s)
