@@ -232,3 +232,33 @@ async def test_a_pod_that_runs_is_admitted_again_for_its_init_container(
     node.assign("r", 1, share(0, 1 << 10))
     with pytest.raises(Conflict):
         await node.run("r", NEED, 1)
+
+
+@pytest.mark.parametrize("loses", [0, 1, 2])
+@pytest.mark.parametrize("how", ["envvar", "cdi-cri"])
+async def test_what_an_init_container_uses_is_not_given_to_another(node: Node, how: ListStrategy, loses: int) -> None:
+    """Its start is recorded as the other container's, which has the same ids; then its pod is deleted by force."""
+    await node.offer((facts(0, "T4"), MEMORY), how=PluginOptions(list_strategies=(how,)))
+    node.assign("p", 9, share(0, 9 << 10))
+    spec = node.pods["default", "p"]["spec"]
+    spec["initContainers"] = [{**spec["containers"][0], "name": "init"}]
+    node.pods["default", "p"] = node.watched["default", "p"] = signed(node.pods["default", "p"])
+    init, main = (Container(name=name, limits=((NEED, 9),)) for name in ("init", "main"))
+    await node.kubelet.admit("default", "p", init)
+    (ids,) = {each.device_ids for each in await node.plugins.gate.view.allocated()}
+    await node.kubelet.allocate("default", "p", main, ids)
+    await node.kubelet.create("default", "p", "init")
+    own = hashlib.sha256(b"init").hexdigest()
+    process(node, "uid-p", own, "python")
+    status = {"phase": "Pending", "initContainerStatuses": [{"name": "init", "containerID": f"containerd://{own}"}]}
+    node.pods["default", "p"] = node.watched["default", "p"] = {**node.pods["default", "p"], "status": status}
+    for _ in range(loses):
+        node.kubelet.lose_record()
+        await passes(node)
+        await node.kubelet.admit("default", "p", main)
+    node.version += 5
+    node.end("p")
+    await passes(node)
+    node.assign("q", 9, share(0, 9 << 10))
+    with pytest.raises(Conflict):
+        await node.run("q", NEED, 9)

@@ -65,6 +65,11 @@ class GatePod(msgspec.Struct, frozen=True, kw_only=True):
         """Return the place of a container in the starting order; -1 where it is unknown."""
         return self.order.index(container) if container in self.order else -1
 
+    def recorded_as(self, container: str) -> frozenset[str]:
+        """Return the containers whose start is recorded as that of one: also init containers with the same ids."""
+        initial = {name for name, _ in self.requests} - self.lasting if container in self.lasting else set[str]()
+        return frozenset({container, *initial})
+
 
 class GateObservation(msgspec.Struct, frozen=True, kw_only=True):
     """The observed pods of a node at one moment."""
