@@ -76,6 +76,12 @@ async def test_an_agent_is_believed_for_its_own_node_alone(kube: MemoryKube) -> 
     assert str(error).startswith("agent tessera-system/b: it reports node 'n1', but its pod is on node n2: ")
 
 
+async def test_a_node_without_an_agent_pod_is_named(kube: MemoryKube) -> None:
+    assert (await ProxiedUsage(kube, node="n1").read()).reports == (REPORT,)
+    with pytest.raises(Unavailable, match=r"^node n2: no agent pod runs on it: kubectl get nodes"):
+        await ProxiedUsage(kube, node="n2").read()
+
+
 async def test_an_agent_that_ends_is_not_missed(kube: MemoryKube) -> None:
     pod = agent_pod("ends", ready="False")
     pod["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["a.example/b"]}

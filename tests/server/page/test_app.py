@@ -48,7 +48,7 @@ async def test_the_first_page_names_files_of_its_version_and_no_others_are_answe
         for path in named:
             assert (await page.get(f"/{path}")).status_code == 200
             assert (await page.get(f"/0123456789abcdef/{path.partition('/')[2]}")).status_code == 404
-        (inline,) = re.findall(r"<script>(.*?)</script>", first)
+        (inline,) = re.findall(r"<script>(.*?)</script>", first, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()
         policy = (await page.get("/")).headers["content-security-policy"]
         assert f"script-src 'self' 'sha256-{digest}';" in policy

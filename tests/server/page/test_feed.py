@@ -84,6 +84,22 @@ def test_a_viewer_who_comes_and_goes_has_the_present_fleet_whenever_they_are_the
             assert shown == view
 
 
+def test_the_first_viewer_after_a_rest_gets_nothing_of_before() -> None:
+    """Hours may have passed; who reconnects gets what they missed, and the present fleet."""
+    channel = Channel(EVERYTHING, "c")
+    for note in ("first", "second"):
+        changed(channel, note)
+    channel.rest()
+    assert [channel.since(last) for last in ("", "c-1", "c-2")] == [([], ""), ([], "c-1"), ([], "c-2")]
+    third = changed(channel, "third")
+    assert channel.since("") == ([write_event("fleet", write_fleet(view("third")), "c-3")], "c-3")
+    assert [len(channel.since(last)[0]) for last in ("c-1", "c-3")] == [2, 0]
+    assert channel.since("c-2")[0] == [write_event("change", third, "c-3")]
+    channel.rest()
+    channel.take(view("third"), b"")
+    assert [len(channel.since(last)[0]) for last in ("", "c-3")] == [1, 0], "also where nothing changed"
+
+
 def test_a_view_without_a_change_is_no_event() -> None:
     channel = Channel(EVERYTHING, "c")
     changed(channel, "first")
@@ -127,11 +143,13 @@ async def test_a_channel_without_viewers_keeps_what_is_small_and_goes_on_where_i
         changed(channel, "first")
         changed(channel, "second")
         assert await channel.fleet() is await channel.fleet() != b"", "it is written once for all who ask"
-    last = channel.since("")[1]
+        last = channel.since("")[1]
     with feed.joined(ML) as channel:
+        channel.take(view("second"), b"")
         assert [each[:13] for each in channel.since(last.replace("-2", "-1"))[0]] == [b"event: change"]
         changed(channel, "6" * 2_000_000)
     with feed.joined(ML) as channel:
+        channel.take(view("6" * 2_000_000), b"")
         assert channel.since(last)[0][0].startswith(b"event: fleet"), "nobody was there who needed the change"
 
 

@@ -146,7 +146,7 @@ async def test_a_page_whose_files_are_of_two_versions_waits_until_they_are_of_on
     if program is None:
         pytest.skip("no Chromium: on Debian, apt-get install chromium-headless-shell")
     kube, old = await fleet(16), earlier(tmp_path / "old", ("index.html", "<title>", "<title>Earlier "))
-    new = earlier(tmp_path / "new", ("index.html", "5000", "500"))
+    new = earlier(tmp_path / "new", ("index.html", "20000", "500"))
     monkeypatch.setattr(app, "_FILES", old)
     async with serving(kube) as old_port:
         monkeypatch.setattr(app, "_FILES", new)
@@ -170,6 +170,23 @@ async def test_a_page_whose_files_are_of_two_versions_waits_until_they_are_of_on
                 assert len(asked) == 3, "it is loaded again until the file is there, and no longer"
                 assert {"404" in each for each in tab.console} == {True}
                 await tab.open("about:blank")  # its streams end
+
+
+async def test_a_page_without_its_icon_is_not_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind a proxy that refuses it."""
+    program = find_browser()
+    if program is None:
+        pytest.skip("no Chromium: on Debian, apt-get install chromium-headless-shell")
+    folder = earlier(tmp_path / "files", ("index.html", "20000", "200"))
+    (folder / "icon.svg").unlink()
+    monkeypatch.setattr(app, "_FILES", folder)
+    async with browser(program) as tab, serving(await fleet(16)) as port:
+        await tab.open(f"http://127.0.0.1:{port}/")
+        await tab.until(f"{DRAWN} && {STATE} === 'live'")
+        await tab.run("window.known = true")
+        await asyncio.sleep(1)
+        assert await tab.run("window.known")
+        assert any("404" in each for each in tab.console)
 
 
 async def test_streams_that_end_go_on_where_they_were() -> None:

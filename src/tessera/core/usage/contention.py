@@ -25,11 +25,11 @@ _SATURATED_PERCENT = 95
 _MOST_OF_LOAD = 0.5
 """The part of a throttled GPU's load that the named containers make together, at least."""
 _WELL_ABOVE = 1.25
-"""Times the equal part of the load of a device: what a container that saturates it uses at least. A load within this
-factor of a named one is nearly equal: the next sample may order them differently."""
+"""Times the equal part of the load of a device: what a container that saturates it uses at least. A load of a fifth
+less than a named one, by this factor, is nearly equal: the next sample may order them differently."""
 _EVENLY = 0.5
-"""Times the equal part: what a container that uses a saturated device evenly with others uses at least, and what at the
-most is of processes that belong to no known container."""
+"""Times the equal part: what a container that uses a saturated device evenly with others uses at least. No more than
+that is of processes that belong to no known container."""
 _BUSY_PERCENT = 50
 _OF_NODE = frozenset(
     {ThrottleCause.THERMAL, ThrottleCause.HARDWARE_THERMAL, ThrottleCause.HARDWARE_SLOWDOWN, ThrottleCause.POWER_BRAKE}

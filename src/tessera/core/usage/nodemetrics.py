@@ -108,7 +108,7 @@ _CONTAINERS = _gauge("tessera_device_containers", "Containers that were allocate
 _HEALTHY = _gauge("tessera_device_healthy", "Whether a GPU or a MIG instance may be allocated to new pods.")
 _ORPHANED = _gauge(
     "tessera_device_orphaned",
-    "Whether a device is not allocated only because processes of a deleted pod use it; 0 if it is unhealthy besides.",
+    "1 if processes of a deleted pod are all that keeps a device from new pods; 0 if it is also unhealthy.",
 )
 _SHARING = _gauge(
     "tessera_device_sharing_info", "How a device is shared, and how its limits are enforced.", "mode", "isolation"

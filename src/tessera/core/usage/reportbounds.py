@@ -52,7 +52,7 @@ def _gpu(gpu: GpuReport, containers: Collection[str]) -> GpuReport:
 def _known(gpu: GpuReport, containers: Collection[str]) -> Iterator[Contention]:
     """Yield contention of each cause of throttling once, and of saturation for each device, if it is of containers.
 
-    They are of the node; one container alone shares nothing, nor do those beside others that cause it.
+    Its containers are the node's. `evenly` needs two of them and, as `nobody`, an empty `caused_by`.
     """
     pending = Counter(_CAUSES)
     pending[SATURATED] = max(1, len(gpu.devices))

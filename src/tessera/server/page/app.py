@@ -34,7 +34,7 @@ __all__ = ["make_page_app"]
 _FILES = Path(__file__).parent / "files"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _VERSION = b"VERSION/"
-_INLINE = re.compile(rb"<script>(.*?)</script>")
+_INLINE = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
 _POLICY = (
     "default-src 'none'; script-src {scripts}; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -51,6 +51,8 @@ class Channel:
         """The whole view as JSON, once it was requested."""
         self._whole = b""
         """The event with it, once one was requested."""
+        self._rests = False
+        """Whether the view is of when the last viewer left."""
         self._refreshed = asyncio.Event()
         self._writing = asyncio.Lock()
 
@@ -62,6 +64,7 @@ class Channel:
             self._trim(1)
             self._fleet = self._whole = b""
         self.view = view
+        self._rests = False
         self.wake()
 
     def _trim(self, least: int) -> None:
@@ -73,6 +76,7 @@ class Channel:
         """Keep only what one who reconnects needs: the last viewer has left."""
         self._trim(0)
         self._fleet = self._whole = b""
+        self._rests = True
 
     async def fleet(self) -> bytes:
         """Return the whole view as JSON, written once for all who ask; empty where there is none."""
@@ -101,9 +105,9 @@ class Channel:
     def since(self, last: str) -> tuple[list[bytes], str]:
         """Return the events after the one with this id, and the id of the last.
 
-        A viewer who is new or missed too much gets the whole fleet.
+        A viewer who is new or missed too much gets the whole fleet. After a rest there is nothing until the next view.
         """
-        if self.view is None or last == self._id:
+        if self.view is None or self._rests or last == self._id:
             return [], last
         name, _, number = last.rpartition("-")
         revision_read = int(number) if name == self._name and number.isdecimal() and len(number) < _DIGITS else -1

@@ -9,8 +9,6 @@ const by = (id) => document.getElementById(id);
 const FILTERS = ["namespace", "model", "state", "node", "color"];
 const TOKEN = "tessera-token";
 const VERSION = new URL(import.meta.url).pathname.split("/").at(-2);
-const LOADED = "tessera-loaded-again"; // when, in ms since 1970
-const PAUSE_MS = 60000; // between two times that the page loads itself again
 
 const fleet = new Fleet();
 const palette = new Palette();
@@ -95,6 +93,8 @@ function drawLegend() {
   const shows = matcher(filters);
   const present = new Set();
   let others = false;
+  let free = false;
+  let unused = false;
   let idle = false;
   let planned = false;
   let slow = false;
@@ -105,6 +105,8 @@ function drawLegend() {
       slow ||= gpu.contention.length > 0;
       problem ||= gpu.problems.length > 0;
       for (const part of gpu.parts) {
+        free ||= part.state === "free";
+        unused ||= part.state === "unused";
         idle ||= part.idle;
         planned ||= !part.exists;
         for (const pod of part.pods) {
@@ -124,7 +126,8 @@ function drawLegend() {
   const items = names.slice(0, 12).map((name) => item(`c-${palette.number(name)}`, name));
   if (names.length > 12) items.push(element("li", "", `and ${names.length - 12} more`));
   if (others) items.push(item("c-other", "other namespaces"));
-  items.push(item("free", "free"), item("unused", "unused instance"));
+  if (free) items.push(item("free", "free"));
+  if (unused) items.push(item("unused", "unused instance"));
   if (planned) items.push(item("planned", "to be created"));
   if (idle) items.push(item("c-other idle", "idle"));
   if (slow) items.push(item("slow", "slow"));
@@ -235,22 +238,18 @@ function say(words, state) {
 let current = false; // whether all that the server knows has come
 let outdated = false; // whether the server is of another version, which these scripts cannot read
 
-// Loads the page of the server's version. Where several servers are being upgraded it may come from an earlier one.
-function loadAgain() {
+// Waits for the page of the server's version. Where several servers are being upgraded it may come from an earlier one.
+function becomeOutdated() {
   outdated = true;
   by("page").hidden = true;
   say("waiting: the server has another version of this page", "broken");
-  const last = Number(sessionStorage.getItem(LOADED));
-  setTimeout(() => {
-    sessionStorage.setItem(LOADED, String(Date.now()));
-    location.reload();
-  }, Math.min(PAUSE_MS, Math.max(0, last + PAUSE_MS - Date.now())));
+  window.loadAgain();
 }
 
 function take(kind, data) {
   if (outdated) return;
   if (kind === "viewer" && data.version !== VERSION) {
-    loadAgain();
+    becomeOutdated();
   } else if (kind === "viewer") {
     viewer = data;
     by("sign-out").hidden = !data.signedIn;

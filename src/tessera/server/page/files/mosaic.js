@@ -5,6 +5,7 @@ import { gib, matcher, owner, slowness, workload } from "./fleet.js";
 const COLORS = 12;
 const DISTINCT = 7; // the first ones, which differ most
 const HIDDEN = "other namespaces";
+const SHOWN = ".node:not([hidden]) .gpu:not([hidden])";
 const BY_NAME = new Intl.Collator("en", { numeric: true }).compare;
 
 // Gives each owner a color, by the names of all that are shown first. It stays until the page is loaded again.
@@ -95,20 +96,21 @@ export class Mosaic {
 
   select(selected) {
     for (const each of this.root.querySelectorAll('[aria-current="true"]')) each.removeAttribute("aria-current");
-    const chosen = selected && this.root.querySelector(`[data-gpu="${CSS.escape(selected)}"]`);
-    if (chosen) chosen.setAttribute("aria-current", "true");
-    if (!this.root.querySelector('.gpu[tabindex="0"]')) {
-      const first = chosen || this.root.querySelector(`[data-gpu="${CSS.escape(this.#focus)}"]`);
-      (first ?? this.root.querySelector(".gpu:not([hidden])"))?.setAttribute("tabindex", "0");
-    }
+    const chosen = this.root.querySelector(`[data-gpu="${CSS.escape(selected)}"]`);
+    chosen?.setAttribute("aria-current", "true");
+    const stops = [...this.root.querySelectorAll('.gpu[tabindex="0"]')];
+    const known = [...stops, chosen, this.root.querySelector(`[data-gpu="${CSS.escape(this.#focus)}"]`)];
+    const stop = known.find(isShown) ?? this.root.querySelector(SHOWN);
+    for (const each of stops) each.tabIndex = -1;
+    if (stop) stop.tabIndex = 0;
   }
 
   // Scrolls to a GPU, and returns whether it is shown.
   reveal(gpu) {
     const strip = this.root.querySelector(`[data-gpu="${CSS.escape(gpu)}"]`);
-    const shown = Boolean(strip && !strip.hidden && !strip.closest(".node").hidden);
-    if (shown) strip.scrollIntoView({ block: "nearest" });
-    return shown;
+    if (!isShown(strip)) return false;
+    strip.scrollIntoView({ block: "nearest" });
+    return true;
   }
 
   #card(card, node, shows, filters) {
@@ -213,7 +215,7 @@ export class Mosaic {
     if (event.altKey || event.ctrlKey || event.metaKey) return;
     const step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1, PageDown: 8, PageUp: -8 }[event.key];
     if (step === undefined && event.key !== "Home" && event.key !== "End") return;
-    const strips = [...this.root.querySelectorAll(".node:not([hidden]) .gpu:not([hidden])")];
+    const strips = [...this.root.querySelectorAll(SHOWN)];
     const place = strips.indexOf(document.activeElement);
     if (place < 0) return;
     event.preventDefault();
@@ -263,6 +265,10 @@ export function renew(parent, ...content) {
   if (!focused) return;
   const successor = [...parent.querySelectorAll(localName)].find((each) => each.className === className && each.getAttribute("href") === href);
   (successor ?? document.getElementById("gpus")).focus({ preventScroll: true });
+}
+
+function isShown(strip) {
+  return Boolean(strip?.matches(SHOWN));
 }
 
 function empty() {

@@ -92,7 +92,7 @@ export function drawSlow(section, nodes, filters) {
       if (!gpu.contention.length || !shows(node, gpu)) continue;
       const item = element("li");
       item.append(entry(`${node.name}, GPU ${gpu.index}`, { gpu: `${node.name}/${gpu.index}` }));
-      const causes = new Map(); // what slows a GPU for the same cause is one entry
+      const causes = new Map(); // causes with the same culprits are one entry
       for (const contention of gpu.contention) {
         const names = causedBy(contention, Infinity);
         causes.set(names, [...(causes.get(names) ?? []), contention]);
