@@ -178,6 +178,26 @@ def test_wherever_the_process_is_killed_readers_find_all_of_one_revision_and_the
     run_state_machine_as_test(KilledFolder, settings=settings(max_examples=15, stateful_step_count=12))
 
 
+def test_a_sync_publishes_nothing_that_another_one_has_staged_from_older_revisions(tmp_path: Path) -> None:
+    """Neither fetches anything, and the first one is killed."""
+    with not_killed():
+        run(MemoryStore({"a": b"1", "b": b"22"}), tmp_path / "first")
+    killed_at, ended = 0, False
+    while not ended:
+        killed_at += 1
+        top = tmp_path / "model"
+        shutil.copytree(tmp_path / "first", top, symlinks=True)
+        changes = Changes(lambda: None, killed_at)
+        with changes.observed():
+            sync(MemoryStore({"c": b"22"}), ModelFolder(top), ONE_THREAD)
+        ended = not changes.is_killed
+        with not_killed():
+            run(MemoryStore({"d": b"1"}), top)
+        assert current(top) == {"d": b"1"}, killed_at
+        shutil.rmtree(top)
+    assert killed_at > 10
+
+
 def test_an_update_killed_at_each_of_its_changes_leaves_one_of_two_states_and_nothing_behind(tmp_path: Path) -> None:
     before = {"same": b"1", "changes": b"2", "goes/away": b"3"}
     after = {"same": b"1", "changes": b"new", "comes/in": b"4"}

@@ -35,6 +35,15 @@ def test_unchanged_files_are_kept_by_etag_or_checksum() -> None:
     assert again.identity != plan.identity
 
 
+def test_a_sync_resumes_none_that_reuses_other_files() -> None:
+    old = Manifest("s3://m", tuple(ModelFile(each, 1, (each * 64,), each) for each in "ab"))
+    names = {
+        plan_sync(tuple(StoredObject(path, 1, etag) for path, etag in listing), "s3://m", {"r": old}).identity
+        for listing in ((("a", "a"),), (("b", "b"),), (("a", "a"), ("b", "b")))
+    }
+    assert len(names) == 3
+
+
 def test_a_sync_is_resumed_under_the_name_that_earlier_versions_gave_it() -> None:
     """Otherwise what was fetched before an upgrade would be fetched again."""
     listing = (StoredObject("a", 1, "e1"), StoredObject("b/c", 2, "e2", "md5:x", ranges=False))

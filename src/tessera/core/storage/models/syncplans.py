@@ -54,8 +54,13 @@ class SyncPlan(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> str:
-        """Its identity while the same objects are to be fetched: the name under which a sync is resumed."""
+        """Its identity while the same files are to be obtained: the name under which a sync is resumed.
+
+        What another sync has staged must be none of this one's, also where both have it from older revisions.
+        """
         rows = msgspec.json.encode(self.fetched)
+        if self.reused:  # without these it is the name of all versions
+            rows += msgspec.json.encode(sorted((path, file.chunks) for path, (_, file) in self.reused.items()))
         return hashlib.sha256(rows).hexdigest()[:32]
 
 
