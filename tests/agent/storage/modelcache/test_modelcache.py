@@ -1223,3 +1223,38 @@ async def test_the_agent_goes_on_while_the_disk_for_models_is_slow(node: Node, m
         await node.model(lambda each: each.containers == 1)
         monkeypatch.undo()
     assert not in_loop
+
+
+@pytest.mark.parametrize("manifest", [b"{}", None], ids=["broken", "lost"])
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["updated", "deleted"])
+async def test_a_revision_that_a_pod_has_stays_where_its_manifest_is_broken_or_lost(
+    node: Node, manifest: bytes | None, is_deleted: bool
+) -> None:
+    source = node.put("llama", a=b"1")
+    await node.tell(desired(source, interval_s=60, keep=1))
+    async with node.running():
+        first = (await node.model(has())).revision
+        old = await node.start("old")
+        node.put("llama", a=b"22")
+        node.now_s += 61
+        last = (await node.model(lambda each: has()(each) and each.revision != first)).revision
+        path = node.folder / "llama" / ".tessera" / "manifests" / f"{first}.json"
+        path.unlink() if manifest is None else path.write_bytes(manifest)
+        if is_deleted:
+            await node.tell()
+            await node.passes(3)
+        for number in (3, 4) if not is_deleted else ():
+            node.put("llama", a=b"x" * number)
+            node.now_s += 61
+            seen = last
+            last = (await node.model(lambda each, seen=seen: has()(each) and each.revision != seen)).revision  # type: ignore[misc]
+        assert mounted(old) == b"1"
+        await node.end("old")
+        if is_deleted:
+            await until_gone(node.folder / "llama")
+        else:
+            async with asyncio.timeout(PATIENCE_S):
+                while (node.folder / "llama" / "versions" / first).exists():
+                    node.now_s += 61
+                    await node.passes(1)
+    assert not node.kubelet.panics

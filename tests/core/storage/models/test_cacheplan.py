@@ -472,6 +472,15 @@ def test_no_room_is_made_by_a_model(case: str) -> None:
     assert room_for(1, {"a": found}, desired).refused == {"big": 1}
 
 
+def test_a_revision_whose_manifest_is_broken_stays_pinned_while_a_pod_has_it() -> None:
+    found = ModelOnDisk("2", ("2",), unread={"0": "EIO"}, broken=frozenset("1"))
+    for used, pinned in (("1", "12"), ("0", "2"), ("", "2")):
+        plan = planned(model("a"), ModelOnNode(found, used=frozenset(used)))
+        assert (plan.protected["a"], plan.steps) == (frozenset(pinned), ())
+        gone = planned(None, ModelOnNode(found, used=frozenset(used)))
+        assert gone.steps == (() if used else (RemoveModel("a"),))
+
+
 def test_another_makes_room_where_the_disk_refused_to_remove_a_model() -> None:
     found = {
         "a": there(HERE, staged_bytes=10, is_stuck=True),

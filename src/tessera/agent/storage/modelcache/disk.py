@@ -180,10 +180,13 @@ class ModelDisk:
     def _observe_model(self, name: str) -> ModelOnDisk:
         self._mount(name)
         folder, verifications, unread = self.model(name), dict[str, Verification](), dict[str, str]()
-        for revision in sorted(folder.records.names()):
+        broken = set[str]()
+        for revision in sorted({*folder.records.names(), *folder.folder_names()}):
             try:
                 if self._is_whole(name, revision):
                     verifications[revision] = self.verification(name, revision)
+                elif is_folder(folder.versions / revision):
+                    broken.add(revision)
             except OSError as error:
                 unread[revision] = self.reason(name, error)
         current = folder.current()
@@ -194,6 +197,7 @@ class ModelDisk:
             unverified=frozenset(each for each in verifications if self.facts(name, each).unverified_bytes),
             unread=unread,
             unread_current=current if current in unread else "",
+            broken=frozenset(broken),
         )
 
     def reason(self, name: str, error: TesseraError | OSError) -> str:

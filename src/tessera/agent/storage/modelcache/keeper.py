@@ -461,6 +461,6 @@ def _readers(
     is_stuck: bool,
 ) -> ModelOnNode:
     """Return a model on the disk, with what the kubelet may allocate to pods of it, and what it has allocated."""
-    there = (*on_disk.revisions, *on_disk.unread)
+    there = on_disk.there.union(on_disk.unread)
     choosable = allocated_revisions(listed[resource], there) if resource in listed else None
     return ModelOnNode(on_disk, allocated_revisions(ids.get(resource, ()), there), choosable, is_stuck=is_stuck)

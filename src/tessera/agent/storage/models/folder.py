@@ -13,6 +13,7 @@ import contextlib
 import errno
 import re
 import time
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
@@ -68,7 +69,8 @@ class ModelFolder(SyncedFolder):
     def _recover(self) -> None:
         """Clean up after a killed process: trash, and folders, images and records without each other.
 
-        What the disk does not tell of stays, and so does what it does not let go.
+        What the disk does not tell of stays, and so does what it does not let go, and a revision that has lost its
+        manifest while it is pinned or read.
         """
         for path in self._trash.iterdir():
             with contextlib.suppress(OSError):
@@ -81,11 +83,12 @@ class ModelFolder(SyncedFolder):
             with contextlib.suppress(OSError):
                 if not is_folder(self.versions / name):
                     self.records.remove(name)
-        for path in self.versions.iterdir():
-            if _NAME.fullmatch(path.name) and self.records.lacks(path.name):
-                with contextlib.suppress(OSError):
-                    self.form(path.name).remove(self._trash)
-        images = (path for path in self._images.iterdir() if self.records.lacks(path.stem))
+        lost = {each for each in self.folder_names() if self.records.lacks(each)}
+        stay = self._in_use(lost)
+        for name in lost - stay:
+            with contextlib.suppress(OSError):
+                self.form(name).remove(self._trash)
+        images = (path for path in self._images.iterdir() if path.stem not in stay and self.records.lacks(path.stem))
         for path in (*images, *self.records.leftovers()):
             with contextlib.suppress(OSError):
                 remove_any(path)
@@ -127,6 +130,16 @@ class ModelFolder(SyncedFolder):
     def names(self) -> list[str]:
         """Return the revisions that are there, the most recently used first, without those whose manifest is broken."""
         return list(self.manifests())
+
+    def folder_names(self) -> list[str]:
+        """Return the revisions that have a folder, with a manifest or without."""
+        there = self.versions.iterdir() if is_folder(self.versions) else ()
+        return sorted(path.name for path in there if _NAME.fullmatch(path.name))
+
+    def _in_use(self, revisions: Collection[str]) -> set[str]:
+        """Return those of these revisions that are pinned, or that a process uses."""
+        used = revisions_in_use(self.versions).keys() if revisions else ()
+        return {each for each in revisions if each in used or self.records.is_pinned(each)}
 
     def all_names(self) -> list[str]:
         """Return the revisions that are there, also those whose manifest cannot be read."""
@@ -182,10 +195,10 @@ class ModelFolder(SyncedFolder):
                 raise each
 
     def evict_broken(self) -> None:
-        """Remove the revisions whose manifests cannot be read: not the current one, and none that a process uses."""
+        """Remove the revisions whose manifests are broken: not the current one, and none that is pinned or in use."""
         all_manifests = self._all_manifests().items()
         broken = {name for name, each in all_manifests if isinstance(each, InvalidInput)} - {self.current()}
-        for name in broken - revisions_in_use(self.versions).keys() if broken else ():
+        for name in broken - self._in_use(broken):
             self.evict(name)
 
     def current(self) -> str:

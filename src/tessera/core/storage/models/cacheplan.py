@@ -44,6 +44,7 @@ class ModelOnDisk(msgspec.Struct, frozen=True):
         unverified: those with files that no checksum of their source verified.
         unread: those of which the disk does not tell, each with the reason; they stay as they are.
         unread_current: that of them which was fetched last; empty for none.
+        broken: those with a folder and no manifest that makes sense; they stay while pods have them.
 
     """
 
@@ -53,6 +54,12 @@ class ModelOnDisk(msgspec.Struct, frozen=True):
     unverified: frozenset[str] = frozenset()
     unread: Mapping[str, str] = {}
     unread_current: str = ""
+    broken: frozenset[str] = frozenset()
+
+    @property
+    def there(self) -> frozenset[str]:
+        """Those whose pins are known to be right or wrong: all but the unread ones."""
+        return self.broken.union(self.revisions)
 
     def verification(self, revision: str) -> Verification:
         """Return the last comparison of a revision."""
@@ -204,7 +211,7 @@ def plan_cache(
     }
     # 3. Protect what pods have or may get.
     protected = {
-        name: each.used.union(each.listed or (), {offered.get(name, "")}).intersection(each.on_disk.revisions)
+        name: each.used.union(each.listed or (), {offered.get(name, "")}).intersection(each.on_disk.there)
         for name, each in observed.items()
     }
     # 4. Remove what is undesired, displaced or superseded, one thing per model.
