@@ -37,7 +37,7 @@ HOMES = {
     "lightkube": "tessera.clients.kube",
     "matplotlib": "tessera.sim.report",
     "numba": "tessera.core.packing.pack.kernels",
-    "pathspec": "tessera.cli.work.submit.codefolder",
+    "pathspec": "tessera.cli.work.submit.ignorepatterns",
     "pynvml": "tessera.clients.gpu.nvml",
     "re2": "tessera.api.patterns",
     "rich": "tessera.cli",

@@ -1,5 +1,6 @@
 """A folder of code as one archive that fits into a Secret."""
 
+import codecs
 import gzip
 import io
 import itertools
@@ -12,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from tessera.api.patterns import PatternSet
+from tessera.cli.work.submit.ignorepatterns import expression
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["LARGEST_ARCHIVE", "Archive", "archive_folder"]
@@ -50,9 +51,6 @@ _MOST_FILES: Final = 20_000
 _IGNORE_FILES: Final = (".tesseraignore", ".gitignore")
 _LARGEST_IGNORE_FILE: Final = 128 << 10
 """Bytes; the time to match a path grows with it."""
-_FOLDER_MARK: Final = "(?P<ps_d>/)"
-"""In the expression of a pattern the end of a matched folder. Source: pathspec,
-`patterns/gitignore/spec.py` (`_DIR_MARK_CG`)."""
 _NAMED: Final = 3
 """Number of the largest files listed in the error of a large folder."""
 
@@ -141,7 +139,8 @@ def _lines(subject: str, file: Path) -> list[str]:
         hint = f"name folders, or use patterns: at most {_size(_LARGEST_IGNORE_FILE)} are read"
         raise InvalidInput(subject, found=f"it has {_size(size)}", hint=hint)
     # As git has it: a byte order mark is no part of the first pattern, and only line feeds end lines.
-    lines = file.read_text(encoding="utf-8-sig", errors="surrogateescape").split("\n")
+    text = file.read_bytes().removeprefix(codecs.BOM_UTF8)
+    lines = [os.fsdecode(each.removesuffix(b"\r")) for each in text.split(b"\n")]
     for number, line in enumerate(lines, 1):
         try:
             _Patterns([line])
@@ -167,12 +166,9 @@ class _Patterns:
     """
 
     def __init__(self, lines: Iterable[str], *, any_case: bool = False) -> None:
-        found = [GitIgnoreSpecPattern.pattern_to_regex(each) for each in lines]
-        read = [(text, include) for text, include in found if text is not None and include is not None]
-        self._excludes = [include for _, include in read]
-        # A pattern decides about what it names; what matches a folder around it was decided before.
-        texts = (os.fsencode(text.replace(_FOLDER_MARK, "/$")) for text, _ in read)
-        self._found = PatternSet(texts, any_case=any_case)
+        read = [each for line in lines if (each := expression(line)) is not None]
+        self._excludes = [excludes for _, excludes in read]
+        self._found = PatternSet((text for text, _ in read), any_case=any_case)
 
     def exclude(self, path: str) -> bool:
         """Return whether a path is excluded whose folders are not: the last pattern that matches it decides."""
