@@ -19,9 +19,11 @@ from tessera.agent.storage.models.reading import TransferLimits
 from tessera.clients.store import Body, MemoryStore, Refused, Temporary
 from tessera.clients.store.protocol import Contents
 from tessera.core.storage.models.cacheplan import CachePlan
+from tessera.core.storage.models.fetchhistory import FetchHistory
 from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel
 from tessera.core.storage.models.retention import TooLittleRoom
 from tessera.core.storage.models.revisions import CHUNK_BYTES, StoredObject
+from tessera.errors import Unavailable
 from tessera.log import logger
 
 pytestmark = pytest.mark.anyio
@@ -110,6 +112,34 @@ async def test_nothing_makes_room_for_a_while_for_a_fetch_that_brought_nothing_i
         )
     readable = True
     assert await counted() == 0
+
+
+async def test_a_secret_that_could_not_be_read_in_room_that_was_made_starts_no_back_off(tmp_path: Path) -> None:
+    answers = True
+
+    async def opened(_model: DesiredModel) -> OpenedSource:
+        if not answers:
+            raise Unavailable("Secret s", found="no answer in 10 s", hint="try again")
+        return OpenedSource(MemoryStore({"a": b"first"}))
+
+    (tmp_path / "models").mkdir()
+    disk = ModelDisk(tmp_path / "models", most_percent=100)
+    fetches = Fetches(disk=disk, open_source=opened, now_s=lambda: 2.0, wake=lambda: None, log=logger())
+
+    async def fetch() -> FetchHistory:
+        fetches.begin(LARGE)
+        assert fetches._task is not None
+        await fetches._task
+        return fetches.observed({"large": LARGE}).history("large")
+
+    decided(fetches, {"small": "large"}, {})
+    answers = False
+    for failures in (1, 2):
+        failed = await fetch()
+        assert (failed.backoff, failed.room, failed.report.state) == (None, "", "Failed")
+        assert (failed.report.failures, "no answer" in failed.report.reason) == (failures, True)
+    answers = True
+    assert (await fetch()).report.state == "Ready"
 
 
 async def test_further_bytes_end_the_back_off_and_bytes_of_another_source_are_not_compared(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -727,11 +728,16 @@ class Locked(MemoryStore):
         return super().read(stored, start, stop)
 
 
+def failed_more_often(failures: int) -> Callable[[ObservedModel], bool]:
+    return lambda each: each.failures > failures
+
+
 async def test_room_that_was_made_in_vain_is_made_again_as_soon_as_the_secret_is_corrected(node: Node) -> None:
-    low_store = MemoryStore({"a": os.urandom(6 * MIB)})
+    low_store, opened = MemoryStore({"a": os.urandom(6 * MIB)}), Counter[str]()
 
     class Sources(ModelSources, frozen=True):
         def open(self, model: DesiredModel, credentials: Mapping[str, str]) -> ObjectStore:
+            opened[model.name] += 1
             return low_store if model.name == "low" else Locked(credentials["AWS_ACCESS_KEY_ID"])
 
     async def put_secret(key: str) -> None:
@@ -748,10 +754,25 @@ async def test_room_that_was_made_in_vain_is_made_again_as_soon_as_the_secret_is
         await node.model(has(), "low")
         node.now_s += 1000
         paused = await node.model(lambda each: "its last fetch brought nothing" in each.reason, "high")
+        # It is written anew with the same credentials, and others beside them: the pause goes on.
+        for number in range(2):
+            note = {"metadata": {"annotations": {"seen": f"{number}"}}, "data": {"other": "eA=="}}
+            await node.kube.patch(SECRETS, "s", note, namespace="tessera-system")
+            before = Counter(opened)
+            tried = asyncio.ensure_future(node.model(failed_more_often(paused.failures), "high"))
+            while not tried.done():
+                node.now_s += 20
+                await asyncio.sleep(0.05)
+            paused = await tried
+            await node.model(has(), "low")
+            assert opened["low"] == before["low"], "it was evicted, and fetched again"
         await node.kube.delete(SECRETS, "s", namespace="tessera-system")
         await put_secret("right")
-        node.now_s += 1000
-        await node.model(has(), "high")
+        fetched = asyncio.ensure_future(node.model(has(), "high"))
+        while not fetched.done():
+            node.now_s = min(node.now_s + 20, 4500)  # the pause lasts until 4,600
+            await asyncio.sleep(0.05)
+        await fetched
     assert re.search(
         r"other models stay until 1970-01-01T01:1\d:\d\dZ, or until its Secret or source changes", paused.reason
     )

@@ -78,7 +78,7 @@ def test_laws_of_all_sequences_of_up_to_five_events() -> None:
         # 5. Of a former source nothing is known but the report; the same Secret changes nothing.
         assert history.of("new") == FetchHistory(history.report, "new"), events
         assert history.of(history.identity) is history, events
-        assert history.opened(history.secret_version) == history, events
+        assert history.opened(history.credentials) == history, events
 
 
 def test_failures_are_counted_anew_for_another_source() -> None:

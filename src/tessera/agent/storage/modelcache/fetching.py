@@ -30,10 +30,10 @@ _NO_ROOM = "use a larger disk, fewer models on this node, or a higher priority t
 
 
 class OpenedSource(NamedTuple):
-    """The store of a model, and the resourceVersion of the Secret with its credentials; empty for none."""
+    """The store of a model, and the digest of the credentials by which it is read; empty for none."""
 
     store: ObjectStore
-    secret_version: str = ""
+    credentials: str = ""
 
 
 class _RunningFetch:
@@ -251,7 +251,10 @@ class Fetches:
                 reason = str(error) or type(error).__name__
                 done = self._running.done_bytes if self._running is not None else 0
                 self._warn(model.name, reason, error)
-                self._histories[model.name] = self._history(model).failed(reason, self._now_s(), done)
+                history, now_s = self._history(model), self._now_s()
+                # Before its source is opened nothing is known of what comes of room for it.
+                ended = history.put_off(reason, now_s) if self._running is None else history.failed(reason, now_s, done)
+                self._histories[model.name] = ended
         else:
             self._log.info("model_fetched", model=model.name)
             self._histories[model.name] = self._history(model).fetched(self._now_s())
@@ -271,8 +274,8 @@ class Fetches:
             there = await asyncio.to_thread(self._disk.choose, model.name, model.revision, model.verification)
             if there:
                 return
-        store, secret_version = await self._open_source(model)
-        self._histories[model.name] = self._history(model).opened(secret_version)
+        store, credentials = await self._open_source(model)
+        self._histories[model.name] = self._history(model).opened(credentials)
         self._running = _RunningFetch(model, self._disk, store, limits=self._limits, cancellation=self._cancellation)
         await self._running.run()
 

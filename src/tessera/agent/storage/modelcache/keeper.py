@@ -5,6 +5,7 @@ status. After a restart of the agent, models that were to make room are chosen a
 """
 
 import asyncio
+import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -33,7 +34,7 @@ from tessera.api.tessera.v1alpha1.modelcaches import (
 )
 from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.clients.kube import NODE_MODELS as KIND
-from tessera.clients.kube import SECRETS, Forbidden, Kube, Object, Selection, Store, version_of
+from tessera.clients.kube import SECRETS, Forbidden, Kube, Object, Selection, Store
 from tessera.core.deviceplugin.containerresponse import ContainerMount, ContainerResponse
 from tessera.core.deviceplugin.offers.modeloffers import (
     ModelOffer,
@@ -394,7 +395,7 @@ class ModelKeeper:
         """
         await self._peers.refresh(model)
         credentials: dict[str, str] = {}
-        version = ""
+        digest = ""
         if model.secret:
             subject = f"Secret {NAMESPACE}/{model.secret}"
             try:
@@ -408,8 +409,10 @@ class ModelKeeper:
                     found="there is no Secret of this name",
                     hint="create it with the credentials, or correct the name",
                 )
-            credentials, version = read_credentials(secret), version_of(secret)
-        return OpenedSource(self._sources.open(model, credentials), version)
+            credentials = read_credentials(secret)
+            # Not its version: other programs write a Secret anew with what is in it.
+            digest = hashlib.sha256(msgspec.json.encode(credentials, order="sorted")).hexdigest()
+        return OpenedSource(self._sources.open(model, credentials), digest)
 
     # Reporting
 

@@ -9,8 +9,8 @@ A model's *room* is one of these:
 - empty: none of these.
 
 A fetch that fails in room made for it without further bytes pauses that: nothing makes room for the model for an
-hour, then two, up to a day. All of this is forgotten when something else is to be fetched; another version of the
-model's Secret ends the pause alone.
+hour, then two, up to a day. All of this is forgotten when something else is to be fetched; other credentials in the
+model's Secret end the pause alone.
 """
 
 from typing import Literal
@@ -61,7 +61,7 @@ class FetchHistory(msgspec.Struct, frozen=True):
         missing_bytes: that the last fetch lacked, where room is needed.
         most_bytes: that a failed fetch had.
         backoff: the last back-off from making room, also a past one, which the next one follows.
-        secret_version: the resourceVersion of the Secret by which the source was opened last; empty for none.
+        credentials: the digest of those by which the source was opened last; empty for none.
 
     """
 
@@ -71,7 +71,7 @@ class FetchHistory(msgspec.Struct, frozen=True):
     missing_bytes: int = 0
     most_bytes: int = 0
     backoff: RoomBackoff | None = None
-    secret_version: str = ""
+    credentials: str = ""
 
     def of(self, identity: str) -> "FetchHistory":
         """Return the history of a model of this identity: only the report is left where that was another."""
@@ -86,10 +86,10 @@ class FetchHistory(msgspec.Struct, frozen=True):
         """A fetch has begun, which uses what is there of an earlier one."""
         return msgspec.structs.replace(self, room="" if self.room == "Refused" else self.room)
 
-    def opened(self, secret_version: str) -> "FetchHistory":
+    def opened(self, credentials: str) -> "FetchHistory":
         """Its source was opened: a corrected Secret may end what the back-off is for."""
-        backoff = self.backoff if secret_version == self.secret_version else None
-        return msgspec.structs.replace(self, secret_version=secret_version, backoff=backoff)
+        backoff = self.backoff if credentials == self.credentials else None
+        return msgspec.structs.replace(self, credentials=credentials, backoff=backoff)
 
     def lacked_room(self, missing_bytes: int) -> "FetchHistory":
         """The fetch did not fit, by so many bytes."""
@@ -133,7 +133,7 @@ class FetchHistory(msgspec.Struct, frozen=True):
             failures=0,
             reason="",
         )
-        return FetchHistory(report, self.identity, secret_version=self.secret_version)
+        return FetchHistory(report, self.identity, credentials=self.credentials)
 
 
 def fetch_history(name: str) -> FetchHistory:
