@@ -464,6 +464,6 @@ def _readers(
     is_stuck: bool,
 ) -> ModelOnNode:
     """Return a model on the disk, with what the kubelet may allocate to pods of it, and what it has allocated."""
-    there = on_disk.there.union(on_disk.unread)
-    choosable = allocated_revisions(listed[resource], there) if resource in listed else None
-    return ModelOnNode(on_disk, allocated_revisions(ids.get(resource, ()), there), choosable, is_stuck=is_stuck)
+    present = on_disk.examined.union(on_disk.unread)
+    choosable = allocated_revisions(listed[resource], present) if resource in listed else None
+    return ModelOnNode(on_disk, allocated_revisions(ids.get(resource, ()), present), choosable, is_stuck=is_stuck)

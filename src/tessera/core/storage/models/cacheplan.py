@@ -57,7 +57,7 @@ class ModelOnDisk(msgspec.Struct, frozen=True):
     broken: frozenset[str] = frozenset()
 
     @property
-    def there(self) -> frozenset[str]:
+    def examined(self) -> frozenset[str]:
         """Those whose pins are known to be right or wrong: all but the unread ones."""
         return self.broken.union(self.revisions)
 
@@ -211,7 +211,7 @@ def plan_cache(
     }
     # 3. Protect what pods have or may get.
     protected = {
-        name: each.used.union(each.listed or (), {offered.get(name, "")}).intersection(each.on_disk.there)
+        name: each.used.union(each.listed or (), {offered.get(name, "")}).intersection(each.on_disk.examined)
         for name, each in observed.items()
     }
     # 4. Remove what is undesired, displaced or superseded, one thing per model.
