@@ -126,7 +126,7 @@ class Mute(MemoryKube):
             yield event
 
 
-# sentence: what happens before the objects are listed; what the follower is told then, None where it ends
+# sentence: what happens before the objects are listed; what the follower gets then, None where it ends
 UNHEARD: dict[str, tuple[list[str], list[str] | None]] = {
     "nothing": ([], ["="]),
     "later changes": (["-two", "+three"], ["-two?", "+three?", "="]),
