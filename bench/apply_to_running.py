@@ -10,7 +10,7 @@ next of its kind. The policy is that of the testbed, `idleSeconds: 1`; `--policy
 user's first policy does.
 
 `cpu` waits for nothing of Tessera: it is what this machine takes to start any pod, and every other figure is to be read
-beside it. `cpu beside misrouted` creates 50 pods first that ask for shares by the default scheduler: admission routes
+beside it. `cpu beside misrouted` creates 50 pods first that request shares by the default scheduler: admission routes
 them to Tessera's; with `--no-admission` they reach the node, and its agent refuses them. `cpu beside too large` has 50
 pods first that the kubelet refuses by itself, and `cpu beside cpu` 50 that run: what each takes without Tessera. Of
 misrouted pods it also prints how often the kubelet has called `Allocate` for them, and how long a call took: that is

@@ -24,7 +24,7 @@ import numpy as np
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName
 from tessera.core.gpu.gpumodels import model
 from tessera.core.packing.ledger import Ledger, LedgerEntry
-from tessera.core.workload.need import Ask, Form, Isolation, Need, PodKey
+from tessera.core.workload.need import DeviceRequest, Form, Isolation, Need, PodKey
 
 FEW, MANY = 1_000, 5_000
 GPUS = 8
@@ -33,7 +33,7 @@ MODELS = tuple(model(name) for name in ("A100-80GB", "H100-80GB"))
 
 def need(memory_mib: int, isolation: Isolation = Isolation.NONE, count: int = 1, **more: int) -> Need:
     """Return a need for memory of so many GPUs."""
-    ask = Ask(
+    request = DeviceRequest(
         resource="tessera.dev/gpu-memory",
         form=Form.NEED,
         memory_mib=memory_mib,
@@ -41,7 +41,7 @@ def need(memory_mib: int, isolation: Isolation = Isolation.NONE, count: int = 1,
         count=count,
         compute_percent=more.get("compute_percent", 0),
     )
-    return Need(cpu_milli=more.get("cpu_milli", 2_000), memory_mib=4_096, asks=(ask,))
+    return Need(cpu_milli=more.get("cpu_milli", 2_000), memory_mib=4_096, requests=(request,))
 
 
 SHAPES = {
@@ -49,10 +49,14 @@ SHAPES = {
     "20 GiB, 30 %": need(20 * 1024, compute_percent=30),
     "10 GiB hardware": need(10 * 1024, Isolation.HARDWARE),
     "40 GiB hardware": need(40 * 1024, Isolation.HARDWARE),
-    "whole GPU": Need(cpu_milli=8_000, memory_mib=4_096, asks=(Ask(resource="nvidia.com/gpu"),)),
-    "4 whole GPUs": Need(cpu_milli=32_000, memory_mib=4_096, asks=(Ask(resource="nvidia.com/gpu", count=4),)),
+    "whole GPU": Need(cpu_milli=8_000, memory_mib=4_096, requests=(DeviceRequest(resource="nvidia.com/gpu"),)),
+    "4 whole GPUs": Need(
+        cpu_milli=32_000, memory_mib=4_096, requests=(DeviceRequest(resource="nvidia.com/gpu", count=4),)
+    ),
     "2 x 30 GiB": need(30 * 1024, count=2),
-    "share of 5 GiB": Need(asks=(Ask(resource="aliyun.com/gpu-mem", form=Form.SHARE, memory_mib=5 * 1024),)),
+    "share of 5 GiB": Need(
+        requests=(DeviceRequest(resource="aliyun.com/gpu-mem", form=Form.SHARE, memory_mib=5 * 1024),)
+    ),
     "96 GiB (fits nowhere)": need(96 * 1024),
 }
 

@@ -8,7 +8,7 @@ Fill: 500 GPUs, instances arrive until 130 % of the compute slices are asked for
 of compute slices left over. `floor` is the least percent that any packing can leave which keeps what the policy
 accepted and adds any of what it dropped: a linear program over the maximal layouts, so a bound.
 
-Churn: 100 GPUs, Poisson arrivals that ask for 100 % of the compute slices on average, exponential stays of mean 1, from
+Churn: 100 GPUs, Poisson arrivals that request 100 % of the compute slices on average, exponential stays of mean 1, from
 empty; 10 stays pass before counting, then 100 are counted. `accepted` is the percent of instances that found a place,
 `slices` the percent of the compute slices asked for that did: dropping large instances raises the first and lowers the
 second. `against` is accepted less fragmentation-min's, with the standard error over the seeds.

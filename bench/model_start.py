@@ -9,7 +9,7 @@ files again and again; when 30 have begun to, the server has another version of 
 
 recipe    a device plugin without preferences, the cluster's scheduler, and a DaemonSet that copies the files into a
           folder and looks for others every ten seconds; pods sleep 60 s, then read it by hostPath
-tessera   agent, scheduler and controller; a ModelCache that looks as often, and pods that ask for it
+tessera   agent, scheduler and controller; a ModelCache that looks as often, and pods that request it
 uncached  the same without a ModelCache: each pod fetches the files itself
 
 `recipe` and `tessera` run on one node, where 56 pods run and 4 follow, then on two, where all run; `uncached` on one.

@@ -26,7 +26,7 @@ from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Snapshot
 from tessera.core.gpu.gpumodels import model
 from tessera.core.packing.partitioning import PartitioningLimits, PartitioningMemory, PartitioningState, advance
 from tessera.core.packing.plan import plan
-from tessera.core.workload.need import Ask, Need, Pod, PodKey
+from tessera.core.workload.need import DeviceRequest, Need, Pod, PodKey
 
 NODES, GPUS = 125, 8
 MODELS = tuple(model(name) for name in ("A100-40GB", "H100-80GB"))
@@ -60,10 +60,10 @@ def batch(count: int) -> tuple[Pod, ...]:
     pods = []
     for number in range(count):
         kind = str(rng.choice(KINDS))
-        ask = Ask(
+        request = DeviceRequest(
             resource=f"nvidia.com/{kind}", count=int(rng.choice((1, 1, 2, 4, 8) if kind == "gpu" else (1, 1, 1, 2)))
         )
-        need = Need(cpu_milli=int(rng.choice((500, 1_000, 2_000))), memory_mib=1_024, asks=(ask,))
+        need = Need(cpu_milli=int(rng.choice((500, 1_000, 2_000))), memory_mib=1_024, requests=(request,))
         pods.append(Pod(key=PodKey(f"default/pod-{number}"), need=need))
     return tuple(pods)
 

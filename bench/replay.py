@@ -52,11 +52,11 @@ def catalog(name: str) -> str:
 def request(number: int, need: Need) -> Object:
     """Return a pod of the trace."""
     limits, grade = dict[str, int](), "none"
-    for ask in need.asks:
-        if ask.compute_percent:
-            limits = {"aliyun.com/gpu-mem": ask.compute_percent}
+    for request in need.requests:
+        if request.compute_percent:
+            limits = {"aliyun.com/gpu-mem": request.compute_percent}
         else:
-            limits, grade = {"tessera.dev/gpu-memory": GIB, "tessera.dev/gpu-count": ask.count}, "hardware"
+            limits, grade = {"tessera.dev/gpu-memory": GIB, "tessera.dev/gpu-count": request.count}, "hardware"
     models = {"gpu_model": ",".join(map(catalog, need.models))} if need.models else {}
     return pod(
         f"p{number:06}",

@@ -133,7 +133,7 @@ def test_the_pods_of_a_server_are_those_that_the_controller_would_create(case: s
     found = planned(model_server({**spec, "model": {"cache": "tiny"}}, namespace="serving"))
     assert [each.key for each in found.pods] == want
     for pod in found.pods:
-        assert [(ask.resource, ask.isolation) for ask in pod.need.asks] == [
+        assert [(request.resource, request.isolation) for request in pod.need.requests] == [
             ("nvidia.com/mig-1g.10gb", Isolation.HARDWARE)
         ]
         assert (pod.need.cached_models, pod.owner) == (("tiny",), "ModelServer/serving/ranker")

@@ -229,7 +229,7 @@ def _assumed_models(nodes: Sequence[Node], pods: Iterable[Pod]) -> Iterator[str]
 def _looks_like_mib(nodes: Sequence[Node], pods: Iterable[Pod]) -> bool:
     """Return whether some memory share is larger than every GPU, and would fit one in MiB."""
     largest = max((gpu.memory_mib for node in nodes for gpu in node.gpus), default=0)
-    shares = {ask.memory_mib for pod in pods for ask in pod.need.asks if ask.form is Form.SHARE}
+    shares = {request.memory_mib for pod in pods for request in pod.need.requests if request.form is Form.SHARE}
     return any(share > largest >= share / 1024 for share in shares)
 
 

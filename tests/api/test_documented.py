@@ -30,7 +30,7 @@ def test_requests_that_are_shown_are_read(text: str) -> None:
     got = workloads.read(documents.read("requests.md", text))
     assert got.pods
     assert (got.left_out, got.notes) == ((), ())
-    assert all(pod.need.asks for pod in got.pods)
+    assert all(pod.need.requests for pod in got.pods)
 
 
 @pytest.mark.parametrize("text", blocks("fleet.md"))

@@ -1,6 +1,6 @@
 """Small fleets and needs for tests, and the check that nothing is overcommitted, whoever decided."""
 
-from builders.asks import exact, gpushare, need
+from builders.requests import exact, gpushare, need
 from tessera.core.cluster.occupancy import occupancy
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Snapshot
 from tessera.core.gpu.gpumodels import GpuModel, model
@@ -29,15 +29,15 @@ def pods(need: Need, count: int, name: str = "p", priority: int = 0) -> tuple[Po
 
 
 def slices(profile: str, count: int = 1, cpu_milli: int = 1000) -> Need:
-    return Need(cpu_milli=cpu_milli, asks=(exact(count, f"nvidia.com/mig-{profile}"),))
+    return Need(cpu_milli=cpu_milli, requests=(exact(count, f"nvidia.com/mig-{profile}"),))
 
 
 def amount(mib: int, isolation: Isolation = Isolation.NONE, count: int = 1, compute_percent: int = 0) -> Need:
-    return Need(cpu_milli=500, asks=(need(mib, count, compute_percent, isolation=isolation),))
+    return Need(cpu_milli=500, requests=(need(mib, count, compute_percent, isolation=isolation),))
 
 
 def plain_share(mib: int) -> Need:
-    return Need(cpu_milli=500, asks=(gpushare(mib),))
+    return Need(cpu_milli=500, requests=(gpushare(mib),))
 
 
 def check(snapshot: Snapshot, assignments: tuple[Assignment, ...]) -> None:
@@ -61,4 +61,4 @@ def check(snapshot: Snapshot, assignments: tuple[Assignment, ...]) -> None:
         assert sum(need.memory_mib for need in here) <= each.memory_mib
         assert len(here) <= each.max_pods
     for assignment in assignments:
-        assert len(assignment.shares) == sum(ask.count for ask in needs[assignment.pod].asks)
+        assert len(assignment.shares) == sum(request.count for request in needs[assignment.pod].requests)

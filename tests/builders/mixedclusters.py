@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from hypothesis import strategies as st
 
-from builders.asks import gpushare, need
 from builders.profiles import profile
+from builders.requests import gpushare, need
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share, Taint
 from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
-from tessera.core.workload.need import Ask, Form, Isolation, Need, Requirement, SelectorTerm, Toleration
+from tessera.core.workload.need import DeviceRequest, Form, Isolation, Need, Requirement, SelectorTerm, Toleration
 
 A100 = GpuModel(
     name="A100",
@@ -74,16 +74,16 @@ GPU_KINDS = (
 )
 
 
-ASKS: tuple[tuple[Ask, ...], ...] = (
+ASKS: tuple[tuple[DeviceRequest, ...], ...] = (
     (),
-    (Ask(resource="nvidia.com/gpu"),),
-    (Ask(resource="nvidia.com/gpu", count=2),),
-    (Ask(resource="nvidia.com/gpu.shared"),),
-    (Ask(resource="nvidia.com/mig-1g.5gb"),),
-    (Ask(resource="nvidia.com/mig-1g.5gb.me"),),
-    (Ask(resource="nvidia.com/mig-2g.10gb", count=2),),
-    (Ask(resource="nvidia.com/mig-3g.20gb"),),
-    (Ask(resource="nvidia.com/mig-3g.20gb.shared"),),
+    (DeviceRequest(resource="nvidia.com/gpu"),),
+    (DeviceRequest(resource="nvidia.com/gpu", count=2),),
+    (DeviceRequest(resource="nvidia.com/gpu.shared"),),
+    (DeviceRequest(resource="nvidia.com/mig-1g.5gb"),),
+    (DeviceRequest(resource="nvidia.com/mig-1g.5gb.me"),),
+    (DeviceRequest(resource="nvidia.com/mig-2g.10gb", count=2),),
+    (DeviceRequest(resource="nvidia.com/mig-3g.20gb"),),
+    (DeviceRequest(resource="nvidia.com/mig-3g.20gb.shared"),),
     (gpushare(4_000),),
     (gpushare(0, compute_percent=47),),
     (gpushare(9_000, compute_percent=30),),
@@ -94,8 +94,12 @@ ASKS: tuple[tuple[Ask, ...], ...] = (
     (need(4_500, 2, isolation=Isolation.HARDWARE),),
     (need(18_000, 1, 40, isolation=Isolation.HARDWARE),),
     (need(35_000, isolation=Isolation.DRIVER),),
-    (Ask(resource="nvidia.com/gpu"), need(4_000, isolation=Isolation.HARDWARE)),
-    (Ask(resource="nvidia.com/mig-1g.5gb"), Ask(resource="nvidia.com/mig-3g.20gb"), gpushare(3_000)),
+    (DeviceRequest(resource="nvidia.com/gpu"), need(4_000, isolation=Isolation.HARDWARE)),
+    (
+        DeviceRequest(resource="nvidia.com/mig-1g.5gb"),
+        DeviceRequest(resource="nvidia.com/mig-3g.20gb"),
+        gpushare(3_000),
+    ),
 )
 POOL = Taint(key="pool", value="gpu", effect="NoSchedule")
 
@@ -124,7 +128,7 @@ needs = st.builds(
     Need,
     cpu_milli=st.sampled_from((0, 500, 2_000)),
     memory_mib=st.sampled_from((0, 1_000, 3_000)),
-    asks=st.sampled_from(ASKS),
+    requests=st.sampled_from(ASKS),
     models=st.sampled_from(((), (), ("A100",), ("T4", "A30"))),
     node_selector=st.sampled_from(((), (), (("zone", "a"),))),
     affinity=st.sampled_from(
@@ -151,18 +155,22 @@ class Judge:
 
     def mixed(self, node: int, need: Need) -> bool:
         """Whether the kubelet could give other devices here by a name of which the pod says more."""
-        for ask in need.asks:
-            any_grade = msgspec.structs.replace(ask, isolation=Isolation.NONE)
+        for request in need.requests:
+            any_grade = msgspec.structs.replace(request, isolation=Isolation.NONE)
             for gpu in (
-                self.nodes[node].gpus if ask.form is Form.EXACT and ask.resource.startswith("nvidia.com/") else ()
+                self.nodes[node].gpus
+                if request.form is Form.EXACT and request.resource.startswith("nvidia.com/")
+                else ()
             ):
-                if len(list(shares_on(gpu, any_grade, ()))) > len(list(shares_on(gpu, ask, need.models))):
+                if len(list(shares_on(gpu, any_grade, ()))) > len(list(shares_on(gpu, request, need.models))):
                     return True
         return False
 
     def every(self, node: int, need: Need) -> Iterator[tuple[Share, ...]]:
-        devices = [ask for ask in need.asks for _ in range(ask.count)]
-        ways = [[s for gpu in self.nodes[node].gpus for s in shares_on(gpu, ask, need.models)] for ask in devices]
+        devices = [request for request in need.requests for _ in range(request.count)]
+        ways = [
+            [s for gpu in self.nodes[node].gpus for s in shares_on(gpu, request, need.models)] for request in devices
+        ]
         return itertools.product(*ways)
 
     def allows(self, node: int, need: Need, shares: tuple[Share, ...]) -> bool:
@@ -180,8 +188,8 @@ class Judge:
         )
 
 
-def shares_on(gpu: Gpu, ask: Ask, models: Sequence[str]) -> Iterator[Share]:
-    for option in gpu.options(ask) if not models or gpu.model.name in models else ():
+def shares_on(gpu: Gpu, request: DeviceRequest, models: Sequence[str]) -> Iterator[Share]:
+    for option in gpu.options(request) if not models or gpu.model.name in models else ():
         starts: Sequence[int | None] = [None]
         if option.exists:
             starts = [d.placement.start if d.placement else None for d in gpu.devices if resembles(d, option)]
@@ -196,8 +204,8 @@ def shares_on(gpu: Gpu, ask: Ask, models: Sequence[str]) -> Iterator[Share]:
                 memory_mib=option.memory_mib,
                 compute_percent=option.compute_percent,
                 isolation=option.mode.isolation,
-                resource=option.resource or ask.resource,
-                container=ask.container,
+                resource=option.resource or request.resource,
+                container=request.container,
             )
 
 
@@ -208,14 +216,14 @@ def resembles(device: object, other: object) -> bool:
 
 def serves(need: Need, shares: tuple[Share, ...]) -> bool:
     left = list(shares)
-    for ask in need.asks:
-        own, left = left[: ask.count], left[ask.count :]
-        if len(own) < ask.count or (ask.form is not Form.EXACT and len({s.gpu for s in own}) < ask.count):
+    for request in need.requests:
+        own, left = left[: request.count], left[request.count :]
+        if len(own) < request.count or (request.form is not Form.EXACT and len({s.gpu for s in own}) < request.count):
             return False
         for share in own:
-            if share.memory_mib < ask.memory_mib or share.compute_percent < ask.compute_percent:
+            if share.memory_mib < request.memory_mib or share.compute_percent < request.compute_percent:
                 return False
-            if not share.isolation.covers(ask.isolation):
+            if not share.isolation.covers(request.isolation):
                 return False
     return not left
 

@@ -6,7 +6,7 @@ import msgspec
 
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName
 from tessera.core.gpu.gpumodels import GpuModel
-from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.need import DeviceRequest, Form, Need
 from tessera.sim.compare import simulate
 from tessera.sim.engine import Log, RunRules
 from tessera.sim.metrics import RunMetrics
@@ -17,10 +17,10 @@ __all__ = ["log_of", "named"]
 T4 = GpuModel(name="T4", arch="Turing", memory_mib=0)
 
 
-HALF = Need(asks=(Ask(resource="milli", form=Form.SHARE, compute_percent=60),))
+HALF = Need(requests=(DeviceRequest(resource="milli", form=Form.SHARE, compute_percent=60),))
 
 
-PAIR = Need(asks=(Ask(resource="nvidia.com/gpu", count=2),))
+PAIR = Need(requests=(DeviceRequest(resource="nvidia.com/gpu", count=2),))
 
 
 def log_of(make: Callable[[Trace, int], Workload] = filling, rules: RunRules | None = None) -> Log:

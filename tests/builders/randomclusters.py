@@ -189,7 +189,7 @@ def _placed(objects: Sequence[Object], waiting: Object, *, unreadable: bool) -> 
     ledger = Ledger.of(cluster, by_name=live.need.by_name)
     names = [each.node.name for each in cluster.nodes if not each.problem]
     names = [name for name in names if name not in ledger.unsuited(live.need, names)]
-    best = ledger.best(live.need, names) if live.need.asks and not live.wrong else None
+    best = ledger.best(live.need, names) if live.need.requests and not live.wrong else None
     shares = ledger.choose(live.need, best) if best else ""
     if best is None or isinstance(shares, str):
         return []

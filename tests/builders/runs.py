@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName
 from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.sharing import Mode, Sharing
-from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.need import DeviceRequest, Form, Need
 from tessera.sim.workloads import Arrival, Trace, Workload
 
 T4 = GpuModel(name="T4", arch="Turing", memory_mib=0)
@@ -31,9 +31,9 @@ class Want(NamedTuple):
     def need(self) -> Need:
         if not self.gpus:
             return Need(cpu_milli=self.cpu)
-        whole = Ask(resource="nvidia.com/gpu", count=self.gpus)
-        share = Ask(resource="milli", form=Form.SHARE, compute_percent=self.percent)
-        return Need(cpu_milli=self.cpu, asks=(share if self.percent < 100 else whole,))
+        whole = DeviceRequest(resource="nvidia.com/gpu", count=self.gpus)
+        share = DeviceRequest(resource="milli", form=Form.SHARE, compute_percent=self.percent)
+        return Need(cpu_milli=self.cpu, requests=(share if self.percent < 100 else whole,))
 
 
 WANTS = (Want(1000, 0, 0), Want(500, 1, 40), Want(2000, 1, 70), Want(1000, 1, 100), Want(1000, 2, 100))

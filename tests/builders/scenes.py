@@ -11,7 +11,7 @@ from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.exact import Bound
 from tessera.core.packing.plan import GpuLayout, PendingPod, Plan, PlannedDevice
-from tessera.core.workload.need import Ask, Form, Need, Pod, PodKey
+from tessera.core.workload.need import DeviceRequest, Form, Need, Pod, PodKey
 
 UNITS = {"H100-80GB": 8, "A100-40GB": 8, "RTX-PRO-6000-BSE": 12}
 MIB = {"H100-80GB": 81559, "A100-40GB": 40960, "RTX-PRO-6000-BSE": 97887, "T4": 15360, "L4": 23034, "L40S": 46068}
@@ -59,8 +59,10 @@ class Scene:
     def pod(self, name: str, owner: str = "", *, running: bool = False, need: Need | None = None) -> PodKey:
         """Add a pod, pending or running."""
         key = PodKey(f"default/{name}")
-        asks = (Ask(resource="nvidia.com/gpu"),)
-        self.pods[key] = Pod(key=key, need=need or Need(cpu_milli=2000, memory_mib=8192, asks=asks), owner=owner)
+        requests = (DeviceRequest(resource="nvidia.com/gpu"),)
+        self.pods[key] = Pod(
+            key=key, need=need or Need(cpu_milli=2000, memory_mib=8192, requests=requests), owner=owner
+        )
         if running:
             self.running.add(key)
         return key
@@ -245,9 +247,9 @@ def memory_shares() -> Scene:
     scene.whole((a100, 1), Mode.WHOLE, 1, {train: MIB["A100-40GB"]})
     mps = [take(f"detect-{n}", "Deployment/default/detect") for n in range(3)]
     scene.whole((a100, 2), Mode.MPS, 4, dict.fromkeys(mps, MIB["A100-40GB"] // 4))
-    ask = Ask(resource="aliyun.com/gpu-mem", form=Form.SHARE, memory_mib=45 * 1024)
+    request = DeviceRequest(resource="aliyun.com/gpu-mem", form=Form.SHARE, memory_mib=45 * 1024)
     scene.wait(
-        scene.pod("too-big", need=Need(asks=(ask,))),
+        scene.pod("too-big", need=Need(requests=(request,))),
         "needs 45 GiB of one GPU; the largest GPU of the fleet (L40S) has 45 GiB, of which 38.8 GiB are allocated on "
         "GPU 0 of l40s-node, and l40s-node is cordoned",
     )
@@ -315,9 +317,13 @@ def bare_pods() -> Scene:
     """Pods without an owner, alike in what they ask, and one of a kind, on more workloads than there are colors."""
     scene = Scene("best-fit")
     node = scene.node("l40s", "L40S", "L40S", "L4")
-    alike = Need(asks=(Ask(resource="tessera.dev/gpu-memory", form=Form.NEED, memory_mib=6144, compute_percent=20),))
+    alike = Need(
+        requests=(
+            DeviceRequest(resource="tessera.dev/gpu-memory", form=Form.NEED, memory_mib=6144, compute_percent=20),
+        )
+    )
     pods = [scene.pod(name, need=alike) for name in ("jupyter-anna", "jupyter-bob")]
-    pods.append(scene.pod("one-of-a-kind", need=Need(asks=(Ask(resource="nvidia.com/gpu", count=2),))))
+    pods.append(scene.pod("one-of-a-kind", need=Need(requests=(DeviceRequest(resource="nvidia.com/gpu", count=2),))))
     scene.whole((node, 0), Mode.MPS, 0, dict.fromkeys(pods, 6144))
     many = [scene.pod(f"tool-{n}-0", f"Deployment/default/tool-{n}") for n in range(26)]
     scene.whole((node, 1), Mode.MEMORY_SHARE, 0, dict.fromkeys(many[:22], 2048))

@@ -32,7 +32,7 @@ def whole(gpu: int = 0, memory_mib: int = 1, **names: str) -> Share:
 
 
 def amount(gpu: int, placement: Placement | None = None, memory_mib: int = 4096, container: str = "main") -> Share:
-    """Return what serves an ask for so much memory: a part of a GPU, or the MIG instance at a place."""
+    """Return what serves a request for so much memory: a part of a GPU, or the MIG instance at a place."""
     return share(gpu, memory_mib, at=f"{placement.profile}@{placement.start}" if placement else "", container=container)
 
 

@@ -179,7 +179,7 @@ GPUSHARE = {
     "status": {"allocatable": {"cpu": "8", "memory": "32Gi", "pods": "110", "aliyun.com/gpu-mem": "15109"}},
 }
 
-# Keyed by a sentence: options, --cluster, the ask; desired are the MiB allocated (none where it waits) and notes.
+# Keyed by a sentence: options, --cluster, the request; desired are the MiB allocated (none where it waits) and notes.
 UNITS: dict[str, tuple[list[str], str, int, int | None, str]] = {
     "GiB by default": ([], "", 4, 4096, ""),
     "MiB when the user says so": (["--share-unit", "MiB"], "", 4096, 4096, ""),

@@ -172,7 +172,7 @@ async def test_no_gpu_is_made_for_a_pod_that_no_scheduler_may_place_yet(kube: Me
 
 
 async def test_pods_that_ask_no_gpu_or_end_wait_for_none(kube: MemoryKube) -> None:
-    """Only pods without node that ask a GPU make it act; a pod that runs is as its record says."""
+    """Only pods without node that request a GPU make it act; a pod that runs is as its record says."""
     await kube.create(PODS, pod("plain", {"cpu": 1}, node=None))
     await kube.create(PODS, pod("ends", SLICE, node=None, metadata={"deletionTimestamp": "2026-11-21T12:00:00Z"}))
     await kube.create(PODS, pod("held", SLICE, mig_share(0, "1g.5gb", 2)))

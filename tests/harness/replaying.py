@@ -111,7 +111,7 @@ class _Packer(Packer):
     """Learns nothing from pods without GPUs, about which kube-scheduler does not ask extenders."""
 
     def place(self, kind: int, *, again: bool = False) -> Choice | None:
-        return super().place(kind, again=again or not self._needs[kind].asks)
+        return super().place(kind, again=again or not self._needs[kind].requests)
 
 
 class _Scheduler:
@@ -157,7 +157,7 @@ async def differences(
             await settle()
         need, made = read_live_pod(each).need, await kube.create(PODS, each)
         spot = log.spots[number]
-        names_sent = scheduler.candidates(need) if need.asks else [names[spot.node]] if spot else []
+        names_sent = scheduler.candidates(need) if need.requests else [names[spot.node]] if spot else []
         node, took = await _placed(server, made, names_sent, filter_verb)
         if node:
             scheduler.take(node, need, 1)

@@ -174,7 +174,7 @@ def _bound(pod: Object, node: str, shares: Iterable[Mapping[str, Any]]) -> Objec
 def untrue(gpu_nodes: Iterable[Object], pods: Iterable[Object]) -> list[str]:
     """Return the pods that wait for an amount of memory that some GPU could give them: their reason is not true.
 
-    Judged are pods that ask for memory of one GPU without isolation: there a look at free memory is enough.
+    Judged are pods that request memory of one GPU without isolation: there a look at free memory is enough.
     """
     pods = list(pods)
     most = max(free_mib(gpu_nodes, pods).values(), default=0)
@@ -192,7 +192,7 @@ def untrue(gpu_nodes: Iterable[Object], pods: Iterable[Object]) -> list[str]:
 def free_mib(gpu_nodes: Iterable[Object], pods: Iterable[Object]) -> dict[str, int]:
     """Return by node the largest amount of one GPU's memory that a share can have there.
 
-    GPUs that shall get MIG instances or stay whole for pods that ask by name (`spec.desired`) give none.
+    GPUs that shall get MIG instances or stay whole for pods that request by name (`spec.desired`) give none.
     """
     held = ledger_of(pods)
     return {

@@ -85,7 +85,7 @@ class GpuNode:
     def until_registered(self, resource: str) -> None:
         """Wait until the agent that was started last offers a resource to the kubelet.
 
-        Until then the Node object shows what a former agent offered, and the kubelet refuses pods that ask for it.
+        Until then the Node object shows what a former agent offered, and the kubelet refuses pods that request it.
         """
 
         def registered() -> bool:

@@ -95,7 +95,7 @@ class Observed:
 
 
 async def kubelets(kube: Kube) -> None:
-    """Do what kubelets and agents do for pods that ask for whole GPUs: admit each and write which GPU it was given.
+    """Do what kubelets and agents do for pods that request whole GPUs: admit each and write which GPU it was given.
 
     Two kube-schedulers count devices each for itself, so both may give away the last one of a node. The kubelet then
     refuses the pod that finds none.

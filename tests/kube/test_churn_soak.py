@@ -1,4 +1,4 @@
-"""A churn of pods that ask in every way, on real nodes whose processes are killed all the time, watched from outside.
+"""A churn of pods with every form of request, on nodes whose processes are killed all the time, watched from outside.
 
 Nothing is given twice, no running pod is harmed, forged pods get nothing, and at the end all is free. What is given is
 judged by `deviceuse` from containers, driver and the kubelet's checkpoint, never from what Tessera says.

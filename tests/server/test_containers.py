@@ -18,7 +18,7 @@ PODS_TRIED = 120
 
 
 def drawn(rng: random.Random, name: str) -> dict[str, Any]:
-    """Return a pod with init containers, sidecars and others that ask amounts of one or several GPUs."""
+    """Return a pod with init containers, sidecars and others that request amounts of one or several GPUs."""
     made = pod(name, {}, node=None)
 
     def container(kind: str) -> dict[str, Any]:

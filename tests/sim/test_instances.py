@@ -4,7 +4,7 @@ from builders.profiles import profile
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName
 from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.sharing import Mode, Sharing
-from tessera.core.workload.need import Ask, Need
+from tessera.core.workload.need import DeviceRequest, Need
 from tessera.sim.compare import simulate
 from tessera.sim.engine import RunRules
 from tessera.sim.workloads import Arrival, Trace, Workload
@@ -21,8 +21,8 @@ CUTTABLE = GpuModel(name="M", arch="Hopper", memory_mib=200, memory_slices=8, co
 def test_a_slice_that_must_be_cut_delays_its_pod_and_an_existing_one_does_not() -> None:
     gpu = Gpu(index=0, model=CUTTABLE, memory_mib=200, sharing=Sharing(modes=(Mode.MIG,)))
     node = Node(name=NodeName("n"), cpu_milli=1000, memory_mib=1000, gpus=(gpu,))
-    half = Need(asks=(Ask(resource="nvidia.com/mig-1g.half"),))
-    whole = Need(asks=(Ask(resource="nvidia.com/mig-2g.all"),))
+    half = Need(requests=(DeviceRequest(resource="nvidia.com/mig-1g.half"),))
+    whole = Need(requests=(DeviceRequest(resource="nvidia.com/mig-2g.all"),))
     trace = Trace.of("mig", [node], [("a", half), ("b", half), ("c", whole), ("d", half)])
     arrivals = (
         Arrival("a", 0, 0.0, 10.0),  # cut at 0, runs from 5

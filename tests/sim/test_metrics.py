@@ -10,7 +10,7 @@ from tessera.core.cluster.snapshot import Gpu, Node, NodeName
 from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.pack import Choice
-from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.need import DeviceRequest, Form, Need
 from tessera.sim.engine import Log, RunRules
 from tessera.sim.metrics import MOMENTS, RunMetrics, measure
 from tessera.sim.workloads import Arrival, Trace, Workload
@@ -18,9 +18,9 @@ from tessera.sim.workloads import Arrival, Trace, Workload
 T4 = GpuModel(name="T4", arch="Turing", memory_mib=0)
 NEEDS = {
     "none": Need(cpu_milli=1),
-    "half": Need(asks=(Ask(resource="milli", form=Form.SHARE, compute_percent=50),)),
-    "one": Need(asks=(Ask(resource="nvidia.com/gpu"),)),
-    "two": Need(asks=(Ask(resource="nvidia.com/gpu", count=2),)),
+    "half": Need(requests=(DeviceRequest(resource="milli", form=Form.SHARE, compute_percent=50),)),
+    "one": Need(requests=(DeviceRequest(resource="nvidia.com/gpu"),)),
+    "two": Need(requests=(DeviceRequest(resource="nvidia.com/gpu", count=2),)),
 }
 MODES: dict[str, tuple[Mode, ...]] = {
     "none": (),

@@ -20,7 +20,7 @@ from tessera.core.cluster.shareunit import common_unit_mib, mixed_units
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share
 from tessera.core.packing.ledger import Ledger, schedulable_node
 from tessera.core.storage.images.imagelocality import ImageLocality
-from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.need import DeviceRequest, Form, Need
 from tessera.core.workload.resources import GPU_MEMORY
 from tessera.core.workload.tesseranames import GPUS_BY_LABELS
 from tessera.errors import InvalidInput
@@ -33,7 +33,7 @@ from tessera.wakeup import WakeUp
 
 __all__ = ["View"]
 
-_WARMUP_NEED = Need(asks=(Ask(resource=GPU_MEMORY, form=Form.NEED, memory_mib=1024),))
+_WARMUP_NEED = Need(requests=(DeviceRequest(resource=GPU_MEMORY, form=Form.NEED, memory_mib=1024),))
 
 
 class View:

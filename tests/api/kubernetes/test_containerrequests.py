@@ -11,40 +11,44 @@ from tessera.api import documents
 from tessera.api.fields import Field
 from tessera.api.kubernetes import workloads
 from tessera.api.kubernetes.podspecs import read_need
-from tessera.core.workload.need import Ask, Form, Isolation
+from tessera.core.workload.need import DeviceRequest, Form, Isolation
 from tessera.errors import InvalidInput
 
-ASKS: dict[str, tuple[str, str, list[Ask]]] = {
+ASKS: dict[str, tuple[str, str, list[DeviceRequest]]] = {
     "no GPU": ("{cpu: 1}", "{}", []),
-    "a whole GPU": ("{nvidia.com/gpu: 1}", "{}", [Ask(resource="nvidia.com/gpu", container="main")]),
-    "an amount in quotes": ("{nvidia.com/gpu: '2'}", "{}", [Ask(resource="nvidia.com/gpu", count=2, container="main")]),
-    "zero is no ask": ("{nvidia.com/gpu: 0}", "{}", []),
-    "zero of an amount beside an ask": (
+    "a whole GPU": ("{nvidia.com/gpu: 1}", "{}", [DeviceRequest(resource="nvidia.com/gpu", container="main")]),
+    "an amount in quotes": (
+        "{nvidia.com/gpu: '2'}",
+        "{}",
+        [DeviceRequest(resource="nvidia.com/gpu", count=2, container="main")],
+    ),
+    "zero is no request": ("{nvidia.com/gpu: 0}", "{}", []),
+    "zero of an amount beside a request": (
         "{nvidia.com/gpu: 1, tessera.dev/gpu-memory: 0}",
         "{}",
-        [Ask(resource="nvidia.com/gpu", container="main")],
+        [DeviceRequest(resource="nvidia.com/gpu", container="main")],
     ),
     "a renamed replica": (
         "{nvidia.com/gpu.shared: 1}",
         "{}",
-        [Ask(resource="nvidia.com/gpu.shared", container="main")],
+        [DeviceRequest(resource="nvidia.com/gpu.shared", container="main")],
     ),
-    "a grade for an exact ask": (
+    "a grade for an exact request": (
         "{nvidia.com/gpu: 1}",
         "{tessera.dev/isolation: hardware}",
-        [Ask(resource="nvidia.com/gpu", isolation=Isolation.HARDWARE, container="main")],
+        [DeviceRequest(resource="nvidia.com/gpu", isolation=Isolation.HARDWARE, container="main")],
     ),
     "a MIG slice": (
         "{nvidia.com/mig-1g.10gb: 3}",
         "{}",
-        [Ask(resource="nvidia.com/mig-1g.10gb", count=3, container="main")],
+        [DeviceRequest(resource="nvidia.com/mig-1g.10gb", count=3, container="main")],
     ),
     "a need, a network card and a cached model": (
         "{tessera.dev/gpu-memory: 6, rdma/hca: 1, models.tessera.dev/llama: 1}",
         "{}",
         [
-            Ask(resource="rdma/hca", container="main"),
-            Ask(
+            DeviceRequest(resource="rdma/hca", container="main"),
+            DeviceRequest(
                 resource="tessera.dev/gpu-memory",
                 form=Form.NEED,
                 memory_mib=6144,
@@ -56,13 +60,13 @@ ASKS: dict[str, tuple[str, str, list[Ask]]] = {
     "a memory share": (
         "{aliyun.com/gpu-mem: 5}",
         "{}",
-        [Ask(resource="aliyun.com/gpu-mem", form=Form.SHARE, memory_mib=5120, container="main")],
+        [DeviceRequest(resource="aliyun.com/gpu-mem", form=Form.SHARE, memory_mib=5120, container="main")],
     ),
     "a memory share that must be enforced": (
         "{aliyun.com/gpu-mem: 5}",
         "{tessera.dev/isolation: driver}",
         [
-            Ask(
+            DeviceRequest(
                 resource="aliyun.com/gpu-mem",
                 form=Form.SHARE,
                 memory_mib=5120,
@@ -75,7 +79,7 @@ ASKS: dict[str, tuple[str, str, list[Ask]]] = {
         "{tessera.dev/gpu-memory: 6}",
         "{}",
         [
-            Ask(
+            DeviceRequest(
                 resource="tessera.dev/gpu-memory",
                 form=Form.NEED,
                 memory_mib=6144,
@@ -88,7 +92,7 @@ ASKS: dict[str, tuple[str, str, list[Ask]]] = {
         "{tessera.dev/gpu-memory: 6500, tessera.dev/gpu-compute: 30, tessera.dev/gpu-count: 2}",
         "{tessera.dev/isolation: hardware, tessera.dev/gpu-memory-unit: MiB}",
         [
-            Ask(
+            DeviceRequest(
                 resource="tessera.dev/gpu-memory",
                 form=Form.NEED,
                 count=2,
@@ -103,28 +107,28 @@ ASKS: dict[str, tuple[str, str, list[Ask]]] = {
         "{nvidia.com/gpu: 1, nvidia.com/gpumem: 3000, storage: 1, hugepages-2Mi: 4Mi, x.kubernetes.io/y: 1}",
         "{}",
         [
-            Ask(resource="nvidia.com/gpu", container="main"),
-            Ask(resource="nvidia.com/gpumem", count=3000, container="main"),
+            DeviceRequest(resource="nvidia.com/gpu", container="main"),
+            DeviceRequest(resource="nvidia.com/gpumem", count=3000, container="main"),
         ],
     ),
 }
 
 
 @pytest.mark.parametrize(("limits", "annotations", "want"), ASKS.values(), ids=ASKS)
-def test_gpu_asks(limits: str, annotations: str, want: list[Ask]) -> None:
-    assert list(need_of(limits, annotations=annotations).asks) == want
+def test_gpu_requests(limits: str, annotations: str, want: list[DeviceRequest]) -> None:
+    assert list(need_of(limits, annotations=annotations).requests) == want
 
 
 def test_shares_in_mib_where_the_cluster_counts_so() -> None:
     container = "{name: m, resources: {limits: {aliyun.com/gpu-mem: 8138}}}"
     text = f"kind: Pod\nmetadata: {{name: a}}\nspec: {{containers: [{container}]}}"
-    assert pods_of(text, share_unit_mib=1).pods[0].need.asks[0].memory_mib == 8138
+    assert pods_of(text, share_unit_mib=1).pods[0].need.requests[0].memory_mib == 8138
 
 
-def test_a_request_equal_to_its_limit_is_one_ask() -> None:
+def test_a_request_equal_to_its_limit_is_one_request() -> None:
     resources = "{requests: {nvidia.com/gpu: 2}, limits: {nvidia.com/gpu: 2}}"
     text = f"kind: Pod\nmetadata: {{name: a}}\nspec: {{containers: [{{name: m, resources: {resources}}}]}}"
-    assert [ask.count for ask in pods_of(text).pods[0].need.asks] == [2]
+    assert [request.count for request in pods_of(text).pods[0].need.requests] == [2]
 
 
 LIMITS = "spec.containers[0].resources.limits"
@@ -227,7 +231,7 @@ BAD_NEEDS = {
 
 
 @pytest.mark.parametrize(("limits", "annotations", "want"), BAD_NEEDS.values(), ids=BAD_NEEDS)
-def test_a_bad_ask_is_refused_with_its_place(limits: str, annotations: str, want: str) -> None:
+def test_a_bad_request_is_refused_with_its_place(limits: str, annotations: str, want: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         need_of(limits, annotations=annotations)
     assert want in str(caught.value)
@@ -248,5 +252,5 @@ def test_a_share_that_is_bound_runs_on_whatever_its_pod_asks_beside_it() -> None
     container: documents.Plain = {"name": "m", "resources": {"limits": limits}}
     data: documents.Plain = {"metadata": {"name": "a"}, "spec": {"nodeName": "n", "containers": [container]}}
     pod = Field(documents.Document(source="a", number=1, data=data, first_line=1), data)
-    shares = [ask for ask in read_need(pod).asks if ask.form is Form.SHARE]
-    assert [ask.memory_mib for ask in shares] == [5 * 1024]
+    shares = [request for request in read_need(pod).requests if request.form is Form.SHARE]
+    assert [request.memory_mib for request in shares] == [5 * 1024]

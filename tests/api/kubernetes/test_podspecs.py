@@ -9,15 +9,15 @@ from tessera.core.workload.need import Need, Requirement, SelectorTerm, Tolerati
 from tessera.errors import InvalidInput
 
 
-def test_claims_are_asks_nobody_offers_yet() -> None:
+def test_claims_are_requests_nobody_offers_yet() -> None:
     more = """
     resourceClaims:
     - {name: gpu, resourceClaimTemplateName: half-gpu}
     - {name: nic, resourceClaimName: fast}
     - {name: odd}
     """
-    got = need_of("{}", more=more).asks
-    assert [ask.resource for ask in got] == [f"resource.k8s.io/{name}" for name in ("half-gpu", "fast", "odd")]
+    got = need_of("{}", more=more).requests
+    assert [request.resource for request in got] == [f"resource.k8s.io/{name}" for name in ("half-gpu", "fast", "odd")]
 
 
 AMOUNTS = {
@@ -73,9 +73,9 @@ def test_cpu_and_memory(containers: str, more: str, want: tuple[int, int]) -> No
         pytest.param("{nvidia.com/gpu: 1}", "{gpu-memory: '80 GB'}", ["nvidia.com/gpu"], id="a remark beside a limit"),
     ],
 )
-def test_a_part_of_a_gpu_asked_by_annotation_is_an_ask(limits: str, annotations: str, want: list[str]) -> None:
+def test_a_part_of_a_gpu_asked_by_annotation_is_a_request(limits: str, annotations: str, want: list[str]) -> None:
     """KAI reads the amount from the pod, so a pod without any limit requests a GPU all the same."""
-    assert [ask.resource for ask in need_of(limits, annotations=annotations).asks] == want
+    assert [request.resource for request in need_of(limits, annotations=annotations).requests] == want
 
 
 def test_where_a_pod_may_run() -> None:

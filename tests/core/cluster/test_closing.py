@@ -5,9 +5,9 @@ import itertools
 import msgspec
 import pytest
 
-from builders.asks import exact
 from builders.fleets import A30, amount, node, plain_share, slices
 from builders.kubeobjects import gpu, mig_share, place, share
+from builders.requests import exact
 from tessera.core.cluster.closing import without_new
 from tessera.core.cluster.gpunodestate import GpuNodeState, UnhealthyDevice
 from tessera.core.cluster.namedshares import named_share
@@ -20,7 +20,7 @@ from tessera.core.packing.ledger import Ledger, LedgerEntry, schedulable_node
 from tessera.core.packing.partitioning import PartitioningLimits, PartitioningMemory, PartitioningState, advance
 from tessera.core.packing.plan import plan
 from tessera.core.packing.reasons import Reasons
-from tessera.core.workload.need import Ask, Form, Isolation, Need, Pod, PodKey
+from tessera.core.workload.need import DeviceRequest, Form, Isolation, Need, Pod, PodKey
 
 T4 = 15360
 LAYOUT = (place("A100-40GB", "3g.20gb", 0), place("A100-40GB", "3g.20gb", 4))
@@ -36,14 +36,14 @@ ANY = (
     plain_share(1024),
     slices("1g.5gb"),
     slices("3g.20gb"),
-    Need(asks=(Ask(resource="nvidia.com/gpu"),)),
-    Need(asks=(Ask(resource="nvidia.com/mig-3g.20gb.shared"),)),
+    Need(requests=(DeviceRequest(resource="nvidia.com/gpu"),)),
+    Need(requests=(DeviceRequest(resource="nvidia.com/mig-3g.20gb.shared"),)),
 )
 OF_A30 = (
     *(slices("1g.6gb", count) for count in (1, 3, 4)),
     *(slices("2g.12gb", count) for count in (1, 2)),
     *(slices(profile) for profile in ("1g.6gb.me", "2g.12gb.me", "4g.24gb")),
-    Need(asks=(exact(),)),
+    Need(requests=(exact(),)),
     *(amount(gib << 10, isolation) for gib in (5, 22) for isolation in Isolation),
 )
 
@@ -114,7 +114,7 @@ def test_a_unhealthy_instance_is_reserved_and_its_neighbor_is_offered() -> None:
 @pytest.mark.parametrize("exactly", [False, True])
 def test_a_plan_leaves_a_unhealthy_instance_where_it_is(*, exactly: bool) -> None:
     closed = without_new(gpu(0, layout=LAYOUT), SECOND_SICK, ())
-    wanted = {"whole": Need(asks=(exact(),)), "half": slices("3g.20gb"), "other": slices("3g.20gb")}
+    wanted = {"whole": Need(requests=(exact(),)), "half": slices("3g.20gb"), "other": slices("3g.20gb")}
     pending = tuple(Pod(key=PodKey(name), need=need) for name, need in wanted.items())
     made = plan(Snapshot(nodes=(node("a", closed),), pending=pending), exact=exactly)
     assert [(each.pod, each.shares[0].start) for each in made.assignments] == [("half", 0)]
@@ -151,7 +151,7 @@ def test_planner_ledger_and_controller_agree_on_what_is_unhealthy(layout: Layout
             fits = reasons.verdicts(need)[0].obstacle is None
             assert bool(ledger.filter(need, ("a",)).fitting) is fits, (unhealthy, used, need)
             assert not (unhealthy is None and fits)
-            if plain and any(ask.form is Form.EXACT for ask in need.asks):
+            if plain and any(request.form is Form.EXACT for request in need.requests):
                 observed = PartitioningState(
                     nodes=(where,), states=(state,), running=(running,), pending=(Pod(key=PodKey("ns/new"), need=need),)
                 )

@@ -1,10 +1,10 @@
-"""Shares made of what serves an ask, and of devices that exist."""
+"""Shares made of what serves a request, and of devices that exist."""
 
 import pytest
 
-from builders.asks import exact
 from builders.fleets import A100, T4, gpu
 from builders.gpufacts import at
+from builders.requests import exact
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.sharing import Mode, Sharing
 
@@ -28,8 +28,12 @@ def test_a_share_of_a_device_is_at_its_place(
     assert (made.mode, made.profile, made.start) == want
 
 
-def test_a_share_that_serves_an_ask_has_the_resource_of_the_device_or_of_the_ask() -> None:
-    ask = exact(1, "nvidia.com/gpu")
-    (option,) = gpu(0, T4).options(ask)
-    made = Share.of(0, ask, option)
-    assert (made.resource, made.container, made.isolation) == ("nvidia.com/gpu", ask.container, Mode.WHOLE.isolation)
+def test_a_share_that_serves_a_request_has_the_resource_of_the_device_or_of_the_request() -> None:
+    request = exact(1, "nvidia.com/gpu")
+    (option,) = gpu(0, T4).options(request)
+    made = Share.of(0, request, option)
+    assert (made.resource, made.container, made.isolation) == (
+        "nvidia.com/gpu",
+        request.container,
+        Mode.WHOLE.isolation,
+    )

@@ -33,7 +33,7 @@ def explained(seed: int, *, desired: bool, running: int) -> tuple[Cluster, Obser
     cluster = read_cluster(as_fields(random_cluster(rng, desired=desired, running=running)))
     found, me = explain_pod(cluster, WANT), next(each for each in cluster.pods if each.pod.key == WANT)
     assert found is not None
-    return None if me.unread or not me.pod.need.asks else (cluster, me, found.nodes)
+    return None if me.unread or not me.pod.need.requests else (cluster, me, found.nodes)
 
 
 def counted_by_name(cluster: Cluster, me: ObservedPod, mine: NodeFit, other: NodeFit) -> bool:
@@ -138,7 +138,7 @@ def test_a_pod_by_name_fits_now_where_kube_scheduler_finds_enough_devices_left(
     assert explained is not None
     if me.unread or not me.pod.need.by_name:
         return
-    count = {ask.resource: ask.count for ask in me.pod.need.asks}
+    count = {request.resource: request.count for request in me.pod.need.requests}
     planned = {each.node: each.obstacle for each in Reasons(cluster.snapshot).verdicts(me.pod.need)}
     states = {each.node.name: each.state for each in cluster.nodes}
     now = " ".join(each for each in explained.sentences if each.startswith("it fits on "))

@@ -23,7 +23,7 @@ def test_one_workload_among_others() -> None:
 
 
 def test_alike_gpus_are_counted_and_models_kept() -> None:
-    need = Need(models=("T4",), asks=plain_share(1000).asks)
+    need = Need(models=("T4",), requests=plain_share(1000).requests)
     nodes = (node("a", gpu(0), gpu(1, T4)), node("b", gpu(0, T4)))
     (got,) = explain(Snapshot(nodes=nodes, pending=pods(need, 1)), pods(need, 1), policy="first-fit")
     assert [(way.gpus, way.option.mode.value) for way in got.ways] == [(2, "memory-share"), (2, "mps")]

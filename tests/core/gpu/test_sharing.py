@@ -5,12 +5,12 @@ import itertools
 import msgspec
 import pytest
 
-from builders.asks import exact, gpushare, need
 from builders.profiles import profile
+from builders.requests import exact, gpushare, need
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing, devices, mig_resource, options
-from tessera.core.workload.need import Ask, Isolation
+from tessera.core.workload.need import DeviceRequest, Isolation
 
 A100 = GpuModel(
     name="A100-40GB",
@@ -92,7 +92,7 @@ def test_resource_names() -> None:
     assert mig_resource("1g.5gb", shared=True) == "nvidia.com/mig-1g.5gb.shared"
 
 
-def test_a_stronger_grade_serves_a_weaker_ask_and_never_the_reverse() -> None:
+def test_a_stronger_grade_serves_a_weaker_request_and_never_the_reverse() -> None:
     order = (Isolation.NONE, Isolation.DRIVER, Isolation.HARDWARE)
     for (i, have), (j, requested) in itertools.product(enumerate(order), repeat=2):
         assert have.covers(requested) is (i >= j)
@@ -208,20 +208,20 @@ WAYS = {
 
 @pytest.mark.parametrize("sentence", WAYS)
 def test_options(sentence: str) -> None:
-    ask, sharing, want = WAYS[sentence]
-    got = options(ask, A100, A100.memory_mib, sharing)
+    request, sharing, want = WAYS[sentence]
+    got = options(request, A100, A100.memory_mib, sharing)
     assert [(o.mode, o.profile, o.exists) for o in got] == want
     for option in got:
-        assert option.memory_mib >= ask.memory_mib
-        assert option.mode.isolation.covers(ask.isolation)
+        assert option.memory_mib >= request.memory_mib
+        assert option.mode.isolation.covers(request.isolation)
         assert option.amount is (not option.exists and option.mode in {Mode.MPS, Mode.MEMORY_SHARE})
 
 
-def test_an_exact_ask_that_names_a_grade_gets_no_weaker_device() -> None:
+def test_an_exact_request_that_names_a_grade_gets_no_weaker_device() -> None:
     sharing = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 14),))
     t4 = model("T4")
     found = {
-        grade: len(options(Ask(resource="nvidia.com/gpu", isolation=grade), t4, t4.memory_mib, sharing))
+        grade: len(options(DeviceRequest(resource="nvidia.com/gpu", isolation=grade), t4, t4.memory_mib, sharing))
         for grade in Isolation
     }
     assert found == {Isolation.HARDWARE: 0, Isolation.DRIVER: 0, Isolation.NONE: 1}
@@ -244,7 +244,7 @@ def test_a_profile_is_served_under_the_name_another_driver_prints() -> None:
         ("nvidia.com/mig-3g.20gb", h100, AUTO): None,
     }
     for (resource, gpu, sharing), want in cases.items():
-        got = options(Ask(resource=resource), gpu, gpu.memory_mib, sharing)
+        got = options(DeviceRequest(resource=resource), gpu, gpu.memory_mib, sharing)
         assert [way.profile for way in got] == ([want] if want else []), resource
 
 

@@ -11,14 +11,16 @@ from tessera.core.cluster.snapshot import NodeName
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.advertised import AdvertisedDevices
 from tessera.core.packing.obstacles import Cause, Obstacle
-from tessera.core.workload.need import Ask, Form, Need, Pod, PodKey
+from tessera.core.workload.need import DeviceRequest, Form, Need, Pod, PodKey
 
 NAMES = ("nvidia.com/gpu", "nvidia.com/mig-1g.5gb")
 FIXED = GpuNodeState(name=NodeName("n"), gpus=(gpu(0, sharing=Sharing(modes=(Mode.WHOLE,))),), reported=True)
 
 
 def need(**counts: int) -> Need:
-    return Need(asks=tuple(Ask(resource=NAMES[name == "mig"], count=count) for name, count in counts.items()))
+    return Need(
+        requests=tuple(DeviceRequest(resource=NAMES[name == "mig"], count=count) for name, count in counts.items())
+    )
 
 
 def observed(advertised: dict[str, int], state: GpuNodeState | None = FIXED) -> ObservedNode:
@@ -68,7 +70,7 @@ def test_a_pod_whose_request_cannot_be_read_takes_the_devices_that_are_recorded(
 
 
 def test_of_amounts_it_matters_that_they_are_advertised() -> None:
-    amount = Need(asks=(Ask(resource="tessera.dev/gpu-memory", form=Form.NEED, memory_mib=1),))
+    amount = Need(requests=(DeviceRequest(resource="tessera.dev/gpu-memory", form=Form.NEED, memory_mib=1),))
     assert not AdvertisedDevices([observed({"gpu": 1})]).suffice(amount, "n")
 
 

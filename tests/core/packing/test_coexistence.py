@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.asks import exact, gpushare, need
 from builders.fleets import A30, A100, T4, pod_of
+from builders.requests import exact, gpushare, need
 from tessera.core.cluster.closing import closed
 from tessera.core.cluster.cluster import Cluster, ObservedNode, ObservedPod, Phase
 from tessera.core.cluster.compatibility import faults
@@ -27,10 +27,10 @@ LAYOUTS = {model: tuple(all_layouts(model))[::7] for model in (A30, A100)}
 MODES = (Mode.WHOLE, Mode.MIG, Mode.MPS, Mode.MEMORY_SHARE)
 A = NodeName("a")
 NEEDS = (
-    Need(asks=(exact(),)),
-    *(Need(asks=(exact(1, f"nvidia.com/mig-{profile}"),)) for profile in ("1g.6gb", "3g.20gb")),
-    *(Need(asks=(need(mib, isolation=isolation),)) for mib in (3_000, 10_000) for isolation in Isolation),
-    Need(asks=(gpushare(9_000),)),
+    Need(requests=(exact(),)),
+    *(Need(requests=(exact(1, f"nvidia.com/mig-{profile}"),)) for profile in ("1g.6gb", "3g.20gb")),
+    *(Need(requests=(need(mib, isolation=isolation),)) for mib in (3_000, 10_000) for isolation in Isolation),
+    Need(requests=(gpushare(9_000),)),
 )
 
 
@@ -160,7 +160,7 @@ def test_replicas_from_when_there_were_fewer_leave_no_room_for_as_many() -> None
     )
     two = msgspec.structs.replace(four, sharing=Sharing(modes=(Mode.MPS,), replicas=(("", 2),)))
     (half,) = (Share.of_device(0, device, "x") for device in two.devices)
-    asked = tuple(pod_of(Need(asks=(need(4_000, isolation=Isolation.DRIVER),)), f"ns/q{n}") for n in range(4))
+    asked = tuple(pod_of(Need(requests=(need(4_000, isolation=Isolation.DRIVER),)), f"ns/q{n}") for n in range(4))
     for count, room in ((1, 2), (2, 0)):
         pods = tuple(running(PodKey(f"ns/p{number}"), half) for number in range(count))
         before = Snapshot(nodes=(node_of(four),), running=pods, pending=asked)

@@ -17,10 +17,10 @@ from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from tessera.core.packing.exact import Bound, assign, ways
 from tessera.core.packing.linear import TimeBudget
 from tessera.core.packing.plan import plan
-from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
+from tessera.core.workload.need import DeviceRequest, Isolation, Need, Pod, PodKey
 
 RTX_PRO = model("RTX-PRO-6000")
-WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
+WHOLE = Need(requests=(DeviceRequest(resource="nvidia.com/gpu"),))
 REPLICAS = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 3),))
 FIXED = Sharing(
     modes=(Mode.MIG_TIME_SLICING,),
@@ -30,10 +30,10 @@ FIXED = Sharing(
 )
 
 
-def test_a_gpu_of_another_model_serves_an_ask_in_no_way() -> None:
+def test_a_gpu_of_another_model_serves_a_request_in_no_way() -> None:
     need = slices("1g.5gb")
-    assert ways(need, need.asks[0], gpu(0))
-    assert ways(msgspec.structs.replace(need, models=("T4",)), need.asks[0], gpu(0)) == ()
+    assert ways(need, need.requests[0], gpu(0))
+    assert ways(msgspec.structs.replace(need, models=("T4",)), need.requests[0], gpu(0)) == ()
 
 
 # Keyed by a sentence: nodes, pending pods, how many are placed at most.
@@ -64,17 +64,17 @@ CASES: dict[str, tuple[tuple[Node, ...], tuple[Pod, ...], int]] = {
     "clients of a GPU go by count": ((node("a", gpu(0, T4, REPLICAS)),), pods(WHOLE, 5), 3),
     "whole GPUs go by count": (
         (node("a", gpu(0, T4), gpu(1, T4)), node("b", gpu(0, T4))),
-        pods(Need(asks=(Ask(resource="nvidia.com/gpu", count=2),)), 3),
+        pods(Need(requests=(DeviceRequest(resource="nvidia.com/gpu", count=2),)), 3),
         1,
     ),
     "a model constraint is kept": (
         (node("a", gpu(0, T4)), node("b", gpu(0, A30))),
-        pods(Need(models=("A30-24GB",), asks=(Ask(resource="nvidia.com/gpu"),)), 3),
+        pods(Need(models=("A30-24GB",), requests=(DeviceRequest(resource="nvidia.com/gpu"),)), 3),
         1,
     ),
     "a node that refuses the pod is left out": (
         (node("a", gpu(0, T4)), node("b", gpu(0, T4))),
-        pods(Need(node_name="b", asks=(Ask(resource="nvidia.com/gpu"),)), 2),
+        pods(Need(node_name="b", requests=(DeviceRequest(resource="nvidia.com/gpu"),)), 2),
         1,
     ),
     "one instance may hold all media engines": (
@@ -210,7 +210,7 @@ ASKS = st.one_of(
     st.builds(
         amount, st.integers(500, 39_000), st.sampled_from(Isolation), st.integers(1, 2), st.sampled_from((0, 30))
     ),
-    st.just(Need(asks=(Ask(resource="nvidia.com/gpu"),))),
+    st.just(Need(requests=(DeviceRequest(resource="nvidia.com/gpu"),))),
     st.just(Need(cpu_milli=4000)),
 )
 

@@ -5,15 +5,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders.asks import exact, need
 from builders.fleets import gpu, node
+from builders.requests import exact, need
 from tessera.core.cluster.snapshot import Taint
 from tessera.core.packing.firstobstacle import first_obstacle, mixed
 from tessera.core.packing.obstacles import Cause, Obstacle
 from tessera.core.workload.need import Isolation, Need
 
-NAMED = Need(cpu_milli=1000, memory_mib=1000, asks=(exact(),))
-AMOUNT = Need(cpu_milli=1000, memory_mib=1000, asks=(need(1024),))
+NAMED = Need(cpu_milli=1000, memory_mib=1000, requests=(exact(),))
+AMOUNT = Need(cpu_milli=1000, memory_mib=1000, requests=(need(1024),))
 NO_DEVICE, BUSY = Obstacle(Cause.NO_DEVICE, "none"), Obstacle(Cause.DEVICES_BUSY, "busy")
 ROOM, NO_CPU, FULL = (1000, 1000, 1), (10, 1000, 1), (1000, 1000, 0)
 BARE = node("a", gpu(0))
@@ -49,8 +49,8 @@ def test_what_concerns_other_resources_or_no_device_is_no_obstacle() -> None:
 
 
 def test_devices_of_one_name_that_are_not_alike() -> None:
-    ask = msgspec.structs.replace(exact(), isolation=Isolation.HARDWARE)
-    found = mixed(ask, ("A100-40GB", "T4"))
+    request = msgspec.structs.replace(exact(), isolation=Isolation.HARDWARE)
+    found = mixed(request, ("A100-40GB", "T4"))
     assert found.cause is Cause.MIXED
     assert found.text.startswith(
         "not every nvidia.com/gpu of the node is one with hardware isolation of model A100-40GB or"

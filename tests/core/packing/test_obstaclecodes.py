@@ -17,18 +17,18 @@ from tessera.core.packing.obstaclecodes import (
 )
 from tessera.core.packing.obstacles import Cause
 
-MOST = ObstacleCode(rank=31, ask=255, gpu=255, rest=4095, value=2**30 - 1)
+MOST = ObstacleCode(rank=31, request=255, gpu=255, rest=4095, value=2**30 - 1)
 CODES = st.builds(ObstacleCode, *(st.integers(0, most) | st.just(most) for most in MOST))
 
 
 def packed(code: ObstacleCode) -> int:
-    return int(pack(code.rank, code.ask, code.value, code.gpu, rest=code.rest))
+    return int(pack(code.rank, code.request, code.value, code.gpu, rest=code.rest))
 
 
 @given(CODES)
 def test_every_field_comes_back(code: ObstacleCode) -> None:
     assert unpack(packed(code)) == code
-    bare = pack(code.rank, code.ask, np.array([code.value]), np.array([code.gpu]))
+    bare = pack(code.rank, code.request, np.array([code.value]), np.array([code.gpu]))
     assert [unpack(each) for each in with_rest(bare, np.array([code.rest])).tolist()] == [code]
 
 

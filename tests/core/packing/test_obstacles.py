@@ -14,9 +14,9 @@ from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.ledger import Ledger, LedgerEntry
 from tessera.core.packing.reasons import Reasons
-from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
+from tessera.core.workload.need import DeviceRequest, Isolation, Need, Pod, PodKey
 
-WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
+WHOLE = Need(requests=(DeviceRequest(resource="nvidia.com/gpu"),))
 FIXED = Sharing(modes=(Mode.WHOLE,))
 SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 2),))
 
@@ -65,7 +65,7 @@ REASONS = {
     "devices that do not exist": (
         node("n", gpu(0, T4, SLICED)),
         (),
-        Need(asks=(Ask(resource="nvidia.com/gpu", count=3),)),
+        Need(requests=(DeviceRequest(resource="nvidia.com/gpu", count=3),)),
         "hopeless",
         "too few devices: 3 x nvidia.com/gpu requested, the node can provide 2",
     ),
@@ -158,7 +158,7 @@ REASONS = {
     "some devices of the name are the scheduler's": (
         node("n", gpu(0, T4, FIXED), gpu(1, T4, Sharing(modes=(Mode.WHOLE,), allocator="scheduler"))),
         (),
-        Need(asks=(Ask(resource="nvidia.com/gpu", count=2),)),
+        Need(requests=(DeviceRequest(resource="nvidia.com/gpu", count=2),)),
         "hopeless",
         (
             "too few devices: 2 x nvidia.com/gpu requested, the node can provide 1; 1 x T4 whose devices are allocated "
@@ -212,7 +212,7 @@ REASONS = {
     "each alone, but not together": (
         node("n", gpu(0, A30)),
         (),
-        Need(asks=(*WHOLE.asks, *slices("1g.6gb").asks)),
+        Need(requests=(*WHOLE.requests, *slices("1g.6gb").requests)),
         "failed",
         "room for each request of the pod alone, but not for all of them together",
     ),

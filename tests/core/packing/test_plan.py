@@ -11,9 +11,9 @@ from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.mig import Placement, open_placements, why_illegal
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from tessera.core.packing.plan import PLAN_POLICIES, GpuLayout, applied, plan
-from tessera.core.workload.need import Ask, Isolation, Need, Pod
+from tessera.core.workload.need import DeviceRequest, Isolation, Need, Pod
 
-WHOLE = Need(cpu_milli=1000, asks=(Ask(resource="nvidia.com/gpu"),))
+WHOLE = Need(cpu_milli=1000, requests=(DeviceRequest(resource="nvidia.com/gpu"),))
 REPLICAS = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 3),))
 SHARED = Sharing(modes=(Mode.MEMORY_SHARE,))
 CUT = Sharing(

@@ -10,9 +10,9 @@ from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.obstacles import Cause
 from tessera.core.packing.plan import plan
 from tessera.core.packing.reasons import Reasons
-from tessera.core.workload.need import Ask, Need
+from tessera.core.workload.need import DeviceRequest, Need
 
-WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
+WHOLE = Need(requests=(DeviceRequest(resource="nvidia.com/gpu"),))
 SHARED = Sharing(modes=(Mode.MEMORY_SHARE,))
 REPLICAS = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 3),))
 TOGETHER = "room for each request of the pod alone, but not for all of them together"
@@ -58,7 +58,7 @@ def test_an_unhealthy_gpu_that_a_pod_uses_is_what_it_is_when_healthy() -> None:
 
 
 def test_devices_of_one_name_that_are_of_several_models_are_the_obstacle() -> None:
-    of_t4 = Need(models=("T4",), asks=WHOLE.asks)
+    of_t4 = Need(models=("T4",), requests=WHOLE.requests)
     _, got = Reasons(Snapshot(nodes=(node("n", gpu(0, A30), gpu(1, T4)),))).why(of_t4)
     assert "; not every nvidia.com/gpu of the node is one of model T4" in got
 
@@ -75,20 +75,22 @@ SENTENCES: dict[str, tuple[Snapshot, str]] = {
     ),
     "no nodes": (Snapshot(nodes=(), pending=pods(WHOLE, 1)), "needs nvidia.com/gpu; there are no nodes"),
     "a model that is nowhere": (
-        Snapshot(nodes=(node("n", gpu(0)),), pending=pods(Need(models=("T4",), asks=WHOLE.asks), 1)),
+        Snapshot(nodes=(node("n", gpu(0)),), pending=pods(Need(models=("T4",), requests=WHOLE.requests), 1)),
         "needs nvidia.com/gpu; the node has no GPU of model T4 (n)",
     ),
     "devices taken in either order leave a third ask nothing": (
         Snapshot(
             nodes=(node("n", gpu(0, T4), gpu(1, T4)),),
-            pending=pods(Need(asks=(Ask(resource="nvidia.com/gpu", count=2), *plain_share(9000).asks)), 1),
+            pending=pods(
+                Need(requests=(DeviceRequest(resource="nvidia.com/gpu", count=2), *plain_share(9000).requests)), 1
+            ),
         ),
         f"needs 2 x nvidia.com/gpu, 8.8 GiB; {TOGETHER} (n)",
     ),
-    "two asks that fit alone but not together": (
+    "two requests that fit alone but not together": (
         Snapshot(
             nodes=(node("n", gpu(0, T4)),),
-            pending=pods(Need(asks=(*plain_share(9000).asks, *plain_share(9100).asks)), 1),
+            pending=pods(Need(requests=(*plain_share(9000).requests, *plain_share(9100).requests)), 1),
         ),
         f"needs 8.8 GiB, 8.9 GiB; {TOGETHER} (n)",
     ),

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from builders import fleets
-from builders.asks import exact
 from builders.kubeobjects import place
+from builders.requests import exact
 from builders.shares import mig_share
 from tessera.core.cluster.snapshot import Assignment, Node, NodeName, Running, Snapshot
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -44,7 +44,7 @@ def test_what_others_use_or_wait_for_is_no_place() -> None:
 
 UNKNOWN = {
     "no GPU": Need(cpu_milli=100),
-    "another system's": Need(asks=(exact(1, "volcano.sh/vgpu-number"),)),
+    "another system's": Need(requests=(exact(1, "volcano.sh/vgpu-number"),)),
 }
 
 

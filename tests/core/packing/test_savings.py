@@ -10,10 +10,10 @@ from builders.shares import share
 from tessera.core.cluster.snapshot import Assignment, Running, Snapshot
 from tessera.core.packing.plan import plan
 from tessera.core.packing.savings import Cost, ModelGpus, cost, gpu_use
-from tessera.core.workload.need import Ask, Need, Pod
+from tessera.core.workload.need import DeviceRequest, Need, Pod
 
-WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
-TWO = Need(asks=tuple(Ask(resource="nvidia.com/mig-1g.5gb", container=name) for name in "ab"))
+WHOLE = Need(requests=(DeviceRequest(resource="nvidia.com/gpu"),))
+TWO = Need(requests=tuple(DeviceRequest(resource="nvidia.com/mig-1g.5gb", container=name) for name in "ab"))
 
 # Keyed by a sentence: the pods on two A100 and a T4; GPUs in use, and without sharing.
 CASES: dict[str, tuple[tuple[Pod, ...], int, int]] = {

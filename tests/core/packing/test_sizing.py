@@ -15,10 +15,10 @@ from tessera.core.packing import sizing
 from tessera.core.packing.exact import assign
 from tessera.core.packing.sizing import NodeType, SizingRules, smallest_fleet
 from tessera.core.workload.kubernetesnames import HOSTNAME
-from tessera.core.workload.need import Ask, Isolation, Need, Pod
+from tessera.core.workload.need import DeviceRequest, Isolation, Need, Pod
 
-WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
-THREE = Need(asks=(Ask(resource="nvidia.com/gpu", count=3),))
+WHOLE = Need(requests=(DeviceRequest(resource="nvidia.com/gpu"),))
+THREE = Need(requests=(DeviceRequest(resource="nvidia.com/gpu", count=3),))
 ONE = NodeType(node=node("one-0", gpu(0)), cost=1.0)
 FOUR = NodeType(node=node("four", gpu(0), gpu(1), gpu(2), gpu(3)), cost=4.0)
 OLD = NodeType(node=node("old", gpu(0, T4), gpu(1, T4)), cost=0.5)
@@ -44,7 +44,7 @@ CASES: dict[str, tuple[tuple[NodeType, ...], tuple[Pod, ...], tuple[int, ...], i
     "nothing fits": ((ONE, OLD), pods(THREE, 2), (0, 0), 2),
     "a pod that names a node waits for it": (
         (ONE,),
-        (*pods(WHOLE, 1), pod_of(Need(asks=WHOLE.asks, node_name="one-0"))),
+        (*pods(WHOLE, 1), pod_of(Need(requests=WHOLE.requests, node_name="one-0"))),
         (1,),
         1,
     ),
@@ -71,8 +71,10 @@ def test_nodes_are_numbered_by_the_name_of_their_type() -> None:
         labels=((HOSTNAME, "dgx-7"), ("zone", "a")),
     )
     types = (NodeType(node=labeled, cost=1.0), NodeType(node=node("dgx", gpu(0, T4)), cost=1.0))
-    need = Need(asks=(Ask(resource="nvidia.com/mig-7g.40gb"),))
-    got = smallest_fleet(types, (*pods(need, 2, "m"), *pods(Need(asks=WHOLE.asks, models=("T4",)), 1, "w"))).snapshot
+    need = Need(requests=(DeviceRequest(resource="nvidia.com/mig-7g.40gb"),))
+    got = smallest_fleet(
+        types, (*pods(need, 2, "m"), *pods(Need(requests=WHOLE.requests, models=("T4",)), 1, "w"))
+    ).snapshot
     assert [each.name for each in got.nodes] == ["dgx-0", "dgx-1", "dgx-2"]
     assert got.nodes[1].labels == ((HOSTNAME, "dgx-1"), ("zone", "a"))
     assert [each.gpus for each in types] == ["1xA100-40GB", "1xT4"]

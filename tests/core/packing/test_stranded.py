@@ -35,7 +35,7 @@ def running(held: tuple[Share, ...]) -> tuple[Running, ...]:
 
 def fits(need: Need, given_gpu: Gpu, held: tuple[Share, ...]) -> bool:
     """Return whether the packer finds a place for one device of the need on a node with this GPU alone."""
-    one = Need(asks=(msgspec.structs.replace(need.asks[0], count=1),))
+    one = Need(requests=(msgspec.structs.replace(need.requests[0], count=1),))
     packer = Packer(Fleet.of(Snapshot(nodes=(node("a", given_gpu),), running=running(held))), "first-fit")
     return packer.place(packer.intern(one)) is not None
 
@@ -44,7 +44,7 @@ def fits(need: Need, given_gpu: Gpu, held: tuple[Share, ...]) -> bool:
 def test_fragmentation_is_what_the_packer_cannot_place(held: list[tuple[Share, ...]], needs: list[Need]) -> None:
     got = stranded([(gpu(0), each) for each in held], needs)
     for each, found in zip(held, got, strict=True):
-        weights = [(need.asks[0].count, fits(need, gpu(0), ()), fits(need, gpu(0), each)) for need in needs]
+        weights = [(need.requests[0].count, fits(need, gpu(0), ()), fits(need, gpu(0), each)) for need in needs]
         could = sum(count for count, empty, _ in weights if empty)
         lost = sum(count for count, empty, now in weights if empty and not now)
         assert (found.fragmentation_percent is None) == (not could or not found.free_percent)

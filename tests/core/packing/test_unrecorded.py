@@ -3,15 +3,15 @@
 import msgspec
 import pytest
 
-from builders.asks import exact
 from builders.fleets import A100, gpu, node, plain_share, pod_of, slices
+from builders.requests import exact
 from builders.shares import mig_share, share, whole
 from tessera.core.cluster.snapshot import Node, Share, Taint
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.unrecorded import PodOnNode, with_unrecorded_shares
 from tessera.core.workload.need import Need
 
-WHOLE = Need(asks=(exact(),))
+WHOLE = Need(requests=(exact(),))
 TWO = node("n", gpu(0, sharing=Sharing(modes=(Mode.WHOLE,))), gpu(1, sharing=Sharing(modes=(Mode.WHOLE,))))
 CUT = node("n", gpu(0), gpu(1))
 CLOSED = msgspec.structs.replace(TWO, unschedulable=True, taints=(Taint(key="x", effect="NoSchedule"),), max_pods=1)
@@ -110,7 +110,10 @@ CASES: dict[str, tuple[Node, tuple[PodOnNode, ...], dict[str, tuple[list[tuple[i
     "a pod stays where no new one may go": (CLOSED, (on_node("a"),), {"a": ([(0, None)], True)}, ""),
     "devices of other plugins": (
         TWO,
-        (on_node("a", Need(asks=(exact(1, "rdma/hca"),))), on_node("b", Need(asks=(exact(), exact(1, "rdma/hca"))))),
+        (
+            on_node("a", Need(requests=(exact(1, "rdma/hca"),))),
+            on_node("b", Need(requests=(exact(), exact(1, "rdma/hca")))),
+        ),
         {"a": ([], False), "b": ([(0, None)], True)},
         "",
     ),

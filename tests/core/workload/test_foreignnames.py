@@ -6,7 +6,7 @@ from builders.fleets import gpu, node
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.packing.reasons import Reasons
 from tessera.core.workload.foreignnames import foreign_names, names_foreign
-from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.need import DeviceRequest, Form, Need
 
 # Keyed by the name: the number asked for, whose it is, and what the sentence ends with.
 NAMES = {
@@ -36,15 +36,17 @@ NAMES = {
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_of_another_system(name: str) -> None:
     count, owner, end = NAMES[name]
-    (got,) = foreign_names([Ask(resource=name, count=count), Ask(resource=name, count=count, container="b")])
+    (got,) = foreign_names(
+        [DeviceRequest(resource=name, count=count), DeviceRequest(resource=name, count=count, container="b")]
+    )
     assert got.startswith(f"{name} is a name of {owner}, which Tessera does not read: request ")
     assert got.endswith(end)
 
 
 def test_tesseras_own_names_and_those_of_other_devices_are_not_reported() -> None:
     own = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb", "rdma/hca", "nvidia.com/gpumemory")
-    assert foreign_names(Ask(resource=name) for name in own) == ()
-    assert foreign_names([Ask(resource="gpu-memory", form=Form.NEED)]) == ()
+    assert foreign_names(DeviceRequest(resource=name) for name in own) == ()
+    assert foreign_names([DeviceRequest(resource="gpu-memory", form=Form.NEED)]) == ()
 
 
 OTHERS = {
@@ -61,16 +63,18 @@ OTHERS = {
 def test_devices_that_are_not_nvidias_are_named_as_such(name: str, owner: str) -> None:
     assert names_foreign(name)
     want = f"{name} is a device of {owner}, and Tessera shares NVIDIA GPUs only"
-    assert foreign_names([Ask(resource=name)]) == (want,)
+    assert foreign_names([DeviceRequest(resource=name)]) == (want,)
 
 
 @pytest.mark.parametrize("name", ["nvidia.com/gpus", "nvidia/gpu", "nvidia.com/GPU", "nvdia.com/gpu"])
 def test_a_name_near_a_known_one_is_asked_about(name: str) -> None:
-    assert foreign_names([Ask(resource=name)]) == (f"did you mean nvidia.com/gpu instead of {name}?",)
+    assert foreign_names([DeviceRequest(resource=name)]) == (f"did you mean nvidia.com/gpu instead of {name}?",)
 
 
 def test_the_reason_for_waiting_says_so() -> None:
-    need = Need(asks=(Ask(resource="nvidia.com/gpu"), Ask(resource="nvidia.com/gpumem", count=3000)))
+    need = Need(
+        requests=(DeviceRequest(resource="nvidia.com/gpu"), DeviceRequest(resource="nvidia.com/gpumem", count=3000))
+    )
     _, got = Reasons(Snapshot(nodes=(node("a", gpu(0)),))).why(need)
     assert got.startswith(
         "needs nvidia.com/gpu, 3000 x nvidia.com/gpumem; no GPU of the node can provide nvidia.com/gpumem (a: "

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.asks import exact, gpushare, need
-from tessera.core.workload.need import Ask, ContainerNeed, Form, Isolation, effective_need, reused
+from builders.requests import exact, gpushare, need
+from tessera.core.workload.need import ContainerNeed, DeviceRequest, Form, Isolation, effective_need, reused
 
 GPU = "nvidia.com/gpu"
 MIG = "nvidia.com/mig-1g.10gb"
 
 
-def box(*asks: Ask, cpu: int = 0, memory: int = 0, sidecar: bool = False) -> ContainerNeed:
-    return ContainerNeed(cpu=Fraction(cpu), memory=Fraction(memory), asks=asks, sidecar=sidecar)
+def box(*requests: DeviceRequest, cpu: int = 0, memory: int = 0, sidecar: bool = False) -> ContainerNeed:
+    return ContainerNeed(cpu=Fraction(cpu), memory=Fraction(memory), requests=requests, sidecar=sidecar)
 
 
 ASKS = {
@@ -63,9 +63,9 @@ ASKS = {
 def test_devices_by_name(
     containers: list[ContainerNeed], init: list[ContainerNeed], want_names: str, want_counts: list[int]
 ) -> None:
-    got = effective_need(containers, init).asks
-    assert "".join(ask.container for ask in got) == want_names
-    assert [ask.count for ask in got] == want_counts
+    got = effective_need(containers, init).requests
+    assert "".join(request.container for request in got) == want_names
+    assert [request.count for request in got] == want_counts
 
 
 SHARES = {
@@ -83,9 +83,9 @@ SHARES = {
 
 @pytest.mark.parametrize(("containers", "init", "want"), SHARES.values(), ids=SHARES)
 def test_shares_of_one_pod_are_one_ask(
-    containers: list[ContainerNeed], init: list[ContainerNeed], want: list[Ask]
+    containers: list[ContainerNeed], init: list[ContainerNeed], want: list[DeviceRequest]
 ) -> None:
-    assert list(effective_need(containers, init).asks) == want
+    assert list(effective_need(containers, init).requests) == want
 
 
 NEEDS = {
@@ -141,7 +141,7 @@ NEEDS = {
 def test_needs_grow_where_init_containers_reuse_them(
     containers: list[ContainerNeed], init: list[ContainerNeed], want: list[tuple[int, int]]
 ) -> None:
-    assert [(ask.memory_mib, ask.count) for ask in effective_need(containers, init).asks] == want
+    assert [(request.memory_mib, request.count) for request in effective_need(containers, init).requests] == want
 
 
 REUSED = {
@@ -164,28 +164,28 @@ DEVICES = {
 
 @pytest.mark.parametrize("case", REUSED)
 def test_whose_devices_an_init_container_has(case: str) -> None:
-    ask, devices, running, want = REUSED[case]
-    assert reused(ask, [DEVICES[name] for name in devices], running) == want
+    request, devices, running, want = REUSED[case]
+    assert reused(request, [DEVICES[name] for name in devices], running) == want
 
 
 @given(st.data())
 def test_every_init_container_has_devices_that_are_enough_and_that_nobody_beside_it_has(data: st.DataObject) -> None:
     containers, init = data.draw(_containers("a", sidecars=False)), data.draw(_containers("i", sidecars=True))
     devices = [
-        msgspec.structs.replace(ask, count=1)
-        for ask in effective_need(containers, init).asks
-        if ask.form is Form.NEED
-        for _ in range(ask.count)
+        msgspec.structs.replace(request, count=1)
+        for request in effective_need(containers, init).requests
+        if request.form is Form.NEED
+        for _ in range(request.count)
     ]
     running: set[str] = set()
     for each in init:
-        for ask in (ask for ask in each.asks if ask.form is Form.NEED and not each.sidecar):
-            found = [devices[index] for index in reused(ask, devices, running)]
-            assert len(found) == ask.count
+        for request in (request for request in each.requests if request.form is Form.NEED and not each.sidecar):
+            found = [devices[index] for index in reused(request, devices, running)]
+            assert len(found) == request.count
             assert len({device.container for device in found}) == 1, "only one container's are on as many GPUs"
             assert all(device.container not in running for device in found)
-            assert all(device.memory_mib >= ask.memory_mib for device in found)
-        running |= {ask.container for ask in each.asks if each.sidecar}
+            assert all(device.memory_mib >= request.memory_mib for device in found)
+        running |= {request.container for request in each.requests if each.sidecar}
 
 
 def test_compute_grows_with_memory_equal() -> None:
@@ -193,7 +193,7 @@ def test_compute_grows_with_memory_equal() -> None:
         [box(need(4, compute_percent=50, container="a")), box(need(4, compute_percent=20, container="b"))],
         [box(need(4, compute_percent=30, container="i"))],
     )
-    assert [ask.compute_percent for ask in got.asks] == [50, 20]
+    assert [request.compute_percent for request in got.requests] == [50, 20]
 
 
 def test_a_stronger_grade_covers_a_weaker_ask() -> None:
@@ -210,18 +210,18 @@ def _containers(draw: st.DrawFn, prefix: str, *, sidecars: bool) -> list[Contain
     made = []
     for index in range(draw(st.integers(0 if sidecars else 1, 4))):
         name = f"{prefix}{index}"
-        ask = draw(
+        request = draw(
             st.sampled_from([None, "exact", "share", "need"]),
         )
         amount = draw(st.integers(1, 6))
-        asks = {
+        requests = {
             None: (),
             "exact": (exact(amount, draw(st.sampled_from([GPU, MIG])), name),),
             "share": (gpushare(amount, name),),
             "need": (need(amount, draw(st.integers(1, 3)), draw(st.integers(0, 100)), name),),
-        }[ask]
+        }[request]
         sidecar = sidecars and draw(st.booleans())
-        made.append(box(*asks, cpu=draw(st.integers(0, 9)), memory=draw(st.integers(0, 9)), sidecar=sidecar))
+        made.append(box(*requests, cpu=draw(st.integers(0, 9)), memory=draw(st.integers(0, 9)), sidecar=sidecar))
     return made
 
 
@@ -244,8 +244,8 @@ def _kubernetes(containers: list[ContainerNeed], init: list[ContainerNeed], name
 def _amount(container: ContainerNeed, name: str) -> Fraction:
     if name in {"cpu", "memory"}:
         return Fraction(getattr(container, name))
-    asks = (ask for ask in container.asks if ask.resource == name)
-    return Fraction(sum(ask.memory_mib if ask.form is Form.SHARE else ask.count for ask in asks))
+    requests = (request for request in container.requests if request.resource == name)
+    return Fraction(sum(request.memory_mib if request.form is Form.SHARE else request.count for request in requests))
 
 
 @given(_containers("a", sidecars=False), _containers("i", sidecars=True))
@@ -254,8 +254,10 @@ def test_amounts_equal_kubernetes_formula(containers: list[ContainerNeed], init:
     assert got.cpu == _kubernetes(containers, init, "cpu")
     assert got.memory == _kubernetes(containers, init, "memory")
     for resource in (GPU, MIG):
-        assert sum(ask.count for ask in got.asks if ask.resource == resource) == _kubernetes(containers, init, resource)
-    shares = [ask.memory_mib for ask in got.asks if ask.form is Form.SHARE]
+        assert sum(request.count for request in got.requests if request.resource == resource) == _kubernetes(
+            containers, init, resource
+        )
+    shares = [request.memory_mib for request in got.requests if request.form is Form.SHARE]
     assert sum(shares) == _kubernetes(containers, init, "aliyun.com/gpu-mem")
     assert len(shares) <= 1
 
@@ -263,7 +265,7 @@ def test_amounts_equal_kubernetes_formula(containers: list[ContainerNeed], init:
 @given(_containers("a", sidecars=False), _containers("i", sidecars=True))
 def test_every_step_finds_its_devices(containers: list[ContainerNeed], init: list[ContainerNeed]) -> None:
     """At each step the largest devices asked for fit the largest held, each its own: enough, by Hall's theorem."""
-    held = sorted((ask.memory_mib for ask in _each(effective_need(containers, init).asks)), reverse=True)
+    held = sorted((request.memory_mib for request in _each(effective_need(containers, init).requests)), reverse=True)
     sidecars: list[ContainerNeed] = []
     steps = []
     for container in init:
@@ -271,20 +273,20 @@ def test_every_step_finds_its_devices(containers: list[ContainerNeed], init: lis
         if container.sidecar:
             sidecars.append(container)
     for step in [*steps, [*containers, *sidecars]]:
-        desired = sorted((ask.memory_mib for c in step for ask in _each(c.asks)), reverse=True)
+        desired = sorted((request.memory_mib for c in step for request in _each(c.requests)), reverse=True)
         assert len(desired) <= len(held)
         assert all(want <= have for want, have in zip(desired, held, strict=False))
 
 
 @given(_containers("a", sidecars=False), _containers("i", sidecars=True))
 def test_no_more_devices_than_the_busiest_step(containers: list[ContainerNeed], init: list[ContainerNeed]) -> None:
-    """But for init containers that ask several GPUs, which nobody's devices of before may be enough for."""
-    several = any(ask.count > 1 for each in init if not each.sidecar for ask in _each(each.asks))
-    got = effective_need(containers, init).asks
+    """But for init containers that request several GPUs, which nobody's devices of before may be enough for."""
+    several = any(request.count > 1 for each in init if not each.sidecar for request in _each(each.requests))
+    got = effective_need(containers, init).requests
     busiest = _kubernetes(containers, init, "tessera.dev/gpu-memory")
-    devices = sum(ask.count for ask in got if ask.form is Form.NEED)
+    devices = sum(request.count for request in got if request.form is Form.NEED)
     assert devices >= busiest if several else devices == busiest
 
 
-def _each(asks: tuple[Ask, ...]) -> list[Ask]:
-    return [ask for ask in asks if ask.form is Form.NEED for _ in range(ask.count)]
+def _each(requests: tuple[DeviceRequest, ...]) -> list[DeviceRequest]:
+    return [request for request in requests if request.form is Form.NEED for _ in range(request.count)]

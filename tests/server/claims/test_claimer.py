@@ -206,7 +206,7 @@ async def test_a_pod_that_breaks_the_choice_is_refused_and_others_are_bound(kube
         choose = ledger.choose
 
         def broken(need: Need, node: str) -> tuple[Share, ...] | str:
-            return ("no number", 1 // 0)[0] if need.asks[0].memory_mib == 2048 else choose(need, node)
+            return ("no number", 1 // 0)[0] if need.requests[0].memory_mib == 2048 else choose(need, node)
 
         pods = [await make_pod(kube, f"p{index}", {"tessera.dev/gpu-memory": 1 + index % 2}) for index in range(6)]
         await settle()

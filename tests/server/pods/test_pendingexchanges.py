@@ -11,7 +11,7 @@ from tessera.api.tessera.pods.clusterpods import LivePod
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.ledger import Ledger, LedgerEntry, PurposeKey
-from tessera.core.workload.need import Ask, Form, Need, PodKey
+from tessera.core.workload.need import DeviceRequest, Form, Need, PodKey
 from tessera.server.pods.pendingexchanges import ExchangedShares
 
 NODE = "a"
@@ -86,14 +86,17 @@ def test_nothing_that_a_living_pod_uses_looks_free_from_the_first_write_on(
     assert seen.held() == Counter(), "nobody is left who could use it"
 
 
-NAMED, AMOUNT = Ask(resource="nvidia.com/gpu"), Ask(resource="tessera.dev/gpu-memory", form=Form.NEED)
+NAMED, AMOUNT = (
+    DeviceRequest(resource="nvidia.com/gpu"),
+    DeviceRequest(resource="tessera.dev/gpu-memory", form=Form.NEED),
+)
 
 
-@pytest.mark.parametrize(("ask", "held"), [(NAMED, {}), (AMOUNT, {0: 1, 1: 1})], ids=["by name", "by amount"])
-def test_who_can_still_be_rewritten_keeps_what_others_left(ask: Ask, held: dict[int, int]) -> None:
+@pytest.mark.parametrize(("requested", "held"), [(NAMED, {}), (AMOUNT, {0: 1, 1: 1})], ids=["by name", "by amount"])
+def test_who_can_still_be_rewritten_keeps_what_others_left(requested: DeviceRequest, held: dict[int, int]) -> None:
     seen = Seen([0, 1])
     other = live(9, 2)
-    seen.ledger.put_pod(LedgerEntry(other.uid, other.key, NodeName(NODE), Need(asks=(ask,)), other.shares))
+    seen.ledger.put_pod(LedgerEntry(other.uid, other.key, NodeName(NODE), Need(requests=(requested,)), other.shares))
     seen.write(0, 1)
     for uid in (0, 1):
         seen.end(uid)

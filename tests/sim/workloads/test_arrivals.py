@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from builders.fleets import node
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.gpu.gpumodels import GpuModel
-from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.need import DeviceRequest, Form, Need
 from tessera.errors import InvalidInput
 from tessera.sim.workloads import Trace, departing, filling
 
@@ -22,8 +22,8 @@ def need(milli: int) -> Need:
     if milli == 0:
         return Need(cpu_milli=1)
     if milli >= 1000:
-        return Need(cpu_milli=1, asks=(Ask(resource="nvidia.com/gpu", count=milli // 1000),))
-    return Need(cpu_milli=1, asks=(Ask(resource="milli", form=Form.SHARE, compute_percent=milli // 10),))
+        return Need(cpu_milli=1, requests=(DeviceRequest(resource="nvidia.com/gpu", count=milli // 1000),))
+    return Need(cpu_milli=1, requests=(DeviceRequest(resource="milli", form=Form.SHARE, compute_percent=milli // 10),))
 
 
 def trace_of(millis: Iterable[int], gpus: int = 8) -> Trace:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.need import DeviceRequest, Form, Need
 from tessera.errors import InvalidInput
 from tessera.sim.workloads import openb
 
@@ -26,12 +26,17 @@ ROWS = {
         Need(
             cpu_milli=1000,
             memory_mib=2048,
-            asks=(Ask(resource="alibabacloud.com/gpu-milli", form=Form.SHARE, compute_percent=46),),
+            requests=(DeviceRequest(resource="alibabacloud.com/gpu-milli", form=Form.SHARE, compute_percent=46),),
         ),
     ),
     "whole GPUs of some models": (
         "p,1000,2048,8,1000,G2|T4",
-        Need(cpu_milli=1000, memory_mib=2048, asks=(Ask(resource="nvidia.com/gpu", count=8),), models=("G2", "T4")),
+        Need(
+            cpu_milli=1000,
+            memory_mib=2048,
+            requests=(DeviceRequest(resource="nvidia.com/gpu", count=8),),
+            models=("G2", "T4"),
+        ),
     ),
 }
 

@@ -5,7 +5,7 @@ import pytest
 from builders.fleets import pod_of
 from builders.shares import whole
 from tessera.core.cluster.snapshot import Assignment, NodeName, Running, Snapshot
-from tessera.core.workload.need import Ask, Need
+from tessera.core.workload.need import DeviceRequest, Need
 from tessera.errors import InvalidInput
 from tessera.sim.compare import simulate
 from tessera.sim.engine import RunRules
@@ -13,7 +13,7 @@ from tessera.sim.metrics import measure
 from tessera.sim.workloads.pending import in_order
 from tessera.sim.workloads.synthetic import plain_nodes
 
-WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
+WHOLE = Need(requests=(DeviceRequest(resource="nvidia.com/gpu"),))
 SHARE = whole(0, 0)
 
 

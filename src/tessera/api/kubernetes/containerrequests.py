@@ -10,7 +10,7 @@ from tessera.core.gpu.gpumodels import is_profile
 from tessera.core.gpu.sharing import mig_resource, names_device
 from tessera.core.workload import units
 from tessera.core.workload.foreignnames import names_foreign
-from tessera.core.workload.need import Ask, ContainerNeed, Form, Isolation
+from tessera.core.workload.need import ContainerNeed, DeviceRequest, Form, Isolation
 from tessera.core.workload.objectnames import is_qualified
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_COUNT, SHARE_MEMORY
 from tessera.errors import shown
@@ -67,21 +67,23 @@ def container_need(container: Field, rules: RequestRules, *, sidecar: bool = Fal
     amounts = quantities(resources)
     name = container.get("name").text()
     limits, counts = resources.get("limits"), _extended(resources)
-    asks = tuple(
-        msgspec.structs.replace(ask, container=name)
+    requests = tuple(
+        msgspec.structs.replace(request, container=name)
         for read in (_exact, _share, _need)
-        for ask in read(limits, counts, rules)
+        for request in read(limits, counts, rules)
     )
     # A network card or a cached model beside a GPU is no second request for one.
-    of_gpus = [ask for ask in asks if ask.form is not Form.EXACT or names_gpu(ask.resource)]
-    if len({ask.form for ask in of_gpus}) > 1:
-        forms = " and ".join(sorted({ask.resource for ask in of_gpus}))
+    of_gpus = [request for request in requests if request.form is not Form.EXACT or names_gpu(request.resource)]
+    if len({request.form for request in of_gpus}) > 1:
+        forms = " and ".join(sorted({request.resource for request in of_gpus}))
         raise resources.refuse(
             found=f"a container requests GPUs by {forms} at once",
             hint=f"choose one of nvidia.com/..., {SHARE_MEMORY}, {GPU_MEMORY}",
         )
     zero = Fraction(0)
-    return ContainerNeed(cpu=amounts.get("cpu", zero), memory=amounts.get("memory", zero), asks=asks, sidecar=sidecar)
+    return ContainerNeed(
+        cpu=amounts.get("cpu", zero), memory=amounts.get("memory", zero), requests=requests, sidecar=sidecar
+    )
 
 
 def names_gpu(resource: str) -> bool:
@@ -180,9 +182,9 @@ def _is_extended(field: Field, name: str) -> bool:
     return domain != "kubernetes.io" and not domain.endswith(".kubernetes.io")
 
 
-def _exact(limits: Field, counts: dict[str, int], rules: RequestRules) -> list[Ask]:
-    """Return the asks by name; an unknown one is kept, so that its pod is pending where no node offers it."""
-    asks = []
+def _exact(limits: Field, counts: dict[str, int], rules: RequestRules) -> list[DeviceRequest]:
+    """Return the requests by name; an unknown one is kept, so that its pod is pending where no node offers it."""
+    requests = []
     for name, count in counts.items():
         if name in {*_TESSERA, SHARE_MEMORY}:
             continue
@@ -193,11 +195,11 @@ def _exact(limits: Field, counts: dict[str, int], rules: RequestRules) -> list[A
             expected, accepted = "a MIG profile that some GPU model has", "`tessera profiles MODEL` lists them"
             raise limits.get(name).refuse(expected, accepted, found=name)
         isolation = rules.isolation or Isolation.NONE if spoken else Isolation.NONE
-        asks.append(Ask(resource=name, count=count, isolation=isolation))
-    return asks
+        requests.append(DeviceRequest(resource=name, count=count, isolation=isolation))
+    return requests
 
 
-def _share(limits: Field, counts: dict[str, int], rules: RequestRules) -> list[Ask]:
+def _share(limits: Field, counts: dict[str, int], rules: RequestRules) -> list[DeviceRequest]:
     if SHARE_MEMORY not in counts:
         return []
     field = limits.get(SHARE_MEMORY)
@@ -207,10 +209,10 @@ def _share(limits: Field, counts: dict[str, int], rules: RequestRules) -> list[A
         raise field.refuse(found=f"{found}, which no memory share has", hint=fix)
     memory_mib = _memory_mib(field, counts[SHARE_MEMORY], rules.share_unit_mib)
     isolation = rules.isolation or Isolation.NONE
-    return [Ask(resource=SHARE_MEMORY, form=Form.SHARE, memory_mib=memory_mib, isolation=isolation)]
+    return [DeviceRequest(resource=SHARE_MEMORY, form=Form.SHARE, memory_mib=memory_mib, isolation=isolation)]
 
 
-def _need(limits: Field, counts: dict[str, int], rules: RequestRules) -> list[Ask]:
+def _need(limits: Field, counts: dict[str, int], rules: RequestRules) -> list[DeviceRequest]:
     if GPU_MEMORY not in counts:
         for name in (n for n in (GPU_COMPUTE, GPU_COUNT) if n in counts):
             raise limits.get(name).refuse(
@@ -223,7 +225,7 @@ def _need(limits: Field, counts: dict[str, int], rules: RequestRules) -> list[As
     if gpus > _MAX_GPUS:
         raise limits.get(GPU_COUNT).refuse(f"at most {_MAX_GPUS} GPUs")
     return [
-        Ask(
+        DeviceRequest(
             resource=GPU_MEMORY,
             form=Form.NEED,
             count=gpus,

@@ -19,8 +19,8 @@ from tessera.core.gpu.gpumodels import model
 from tessera.core.workload import units
 from tessera.core.workload.foreignnames import CLAIM, FRACTION_ANNOTATIONS
 from tessera.core.workload.need import (
-    Ask,
     ContainerNeed,
+    DeviceRequest,
     EffectiveNeed,
     Form,
     Isolation,
@@ -63,7 +63,7 @@ def read_need(pod: Field, *, share_unit_mib: int = 1024, requested: Need | None 
     Args:
         pod: the object.
         share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
-        requested: the asks and models signed with the pod's assignment; annotations about them are ignored then.
+        requested: the requests and models signed with the pod's assignment; annotations about them are ignored then.
 
     Raises:
         InvalidInput: anything Kubernetes or Tessera would reject about it, with its position.
@@ -73,26 +73,26 @@ def read_need(pod: Field, *, share_unit_mib: int = 1024, requested: Need | None 
     rules = RequestRules(unit_mib=1, share_unit_mib=1) if requested else _ask_rules(annotations, share_unit_mib)
     effective = _effective(spec, rules)
     affinity = spec.get("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
-    models = (ask.resource for ask in effective.asks if ask.resource.startswith(MODEL_RESOURCE))
-    asks = tuple(ask for ask in effective.asks if not ask.resource.startswith(MODEL_RESOURCE))
+    models = (request.resource for request in effective.requests if request.resource.startswith(MODEL_RESOURCE))
+    requests = tuple(request for request in effective.requests if not request.resource.startswith(MODEL_RESOURCE))
     return Need(
         cpu_milli=min(units.round_up(1000 * effective.cpu), units.MOST_CPU_MILLI),
         memory_mib=units.round_up(effective.memory / units.MIB),
-        asks=requested.asks if requested else (*(asks or _fractions(annotations)), *_claims(spec)),
+        requests=requested.requests if requested else (*(requests or _fractions(annotations)), *_claims(spec)),
         models=requested.models if requested else _models(annotations.get(GPU_MODEL)),
         cached_models=tuple(sorted({each.removeprefix(MODEL_RESOURCE) for each in models})),
         node_selector=tuple(sorted((key, value.text()) for key, value in spec.get("nodeSelector").members())),
         affinity=_affinity(affinity) if affinity.present else None,
         tolerations=tuple(_toleration(toleration) for toleration in spec.get("tolerations").elements()),
         node_name=spec.get("nodeName").text(""),
-        unit_mib=_unit_mib(asks, requested.asks if requested else asks, rules.unit_mib),
+        unit_mib=_unit_mib(requests, requested.requests if requested else requests, rules.unit_mib),
     )
 
 
-def _unit_mib(counted: tuple[Ask, ...], requested: tuple[Ask, ...], unit_mib: int) -> int:
+def _unit_mib(counted: tuple[DeviceRequest, ...], requested: tuple[DeviceRequest, ...], unit_mib: int) -> int:
     """Return MiB in one unit as the pod counts: what was asked by what is counted with units of `unit_mib`."""
-    count = sum(ask.memory_mib for ask in counted if ask.form is Form.NEED) // unit_mib
-    asked_mib = sum(ask.memory_mib for ask in requested if ask.form is Form.NEED)
+    count = sum(request.memory_mib for request in counted if request.form is Form.NEED) // unit_mib
+    asked_mib = sum(request.memory_mib for request in requested if request.form is Form.NEED)
     return max(asked_mib // count, 1) if count else Need().unit_mib
 
 
@@ -145,14 +145,14 @@ def _effective(spec: Field, rules: RequestRules) -> EffectiveNeed:
         for container in init
     ]
     effective = effective_need(plain, first)
-    for container in (*containers, *init) if not effective.asks else ():
+    for container in (*containers, *init) if not effective.requests else ():
         refuse_zeros(container)
     cpu, memory = (_pod_amount(spec, name, plain + first, getattr(effective, name)) for name in ("cpu", "memory"))
     overhead = spec.get("overhead")
     return EffectiveNeed(
         cpu=cpu + _overhead(overhead.get("cpu")),
         memory=memory + _overhead(overhead.get("memory")),
-        asks=effective.asks,
+        requests=effective.requests,
     )
 
 
@@ -183,18 +183,18 @@ def _overhead(field: Field) -> Fraction:
     return amount
 
 
-def _claims(spec: Field) -> tuple[Ask, ...]:
+def _claims(spec: Field) -> tuple[DeviceRequest, ...]:
     """Return the pod's claims for dynamically allocated devices as asks of a name that no node offers yet."""
-    asks = []
+    requests = []
     for claim in spec.get("resourceClaims").elements():
         name = claim.get("resourceClaimTemplateName").text("") or claim.get("resourceClaimName").text("")
-        asks.append(Ask(resource=f"{CLAIM}{name or claim.get('name').text()}"))
-    return tuple(asks)
+        requests.append(DeviceRequest(resource=f"{CLAIM}{name or claim.get('name').text()}"))
+    return tuple(requests)
 
 
-def _fractions(annotations: Field) -> tuple[Ask, ...]:
+def _fractions(annotations: Field) -> tuple[DeviceRequest, ...]:
     """Return the part of a GPU that a pod without a limit requests from KAI, so that it never runs without one."""
-    return tuple(Ask(resource=name) for name in FRACTION_ANNOTATIONS if annotations.get(name).present)
+    return tuple(DeviceRequest(resource=name) for name in FRACTION_ANNOTATIONS if annotations.get(name).present)
 
 
 # Node selection

@@ -22,8 +22,8 @@ __all__ = [
     "MOST_GPUS",
     "MOST_MEMORY_SLICES",
     "MOST_MIB",
-    "AskFields",
     "AssignmentFields",
+    "RequestFields",
     "ShareFields",
     "UnversionedShareFields",
 ]
@@ -57,8 +57,8 @@ class UnversionedShareFields(ShareFields, frozen=True, kw_only=True, omit_defaul
     compute_percent: _Percent = msgspec.field(name="compute_percent")
 
 
-class AskFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One container's request for one kind of device, a `core.workload.need.Ask`."""
+class RequestFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One container's request for one kind of device, a `core.workload.need.DeviceRequest`."""
 
     resource: str
     form: Form
@@ -74,7 +74,7 @@ class AssignmentFields(msgspec.Struct, frozen=True, omit_defaults=True):
 
     version: Literal[1]
     shares: tuple[ShareFields, ...]
-    asks: tuple[AskFields, ...] | None = None
+    requests: tuple[RequestFields, ...] | None = msgspec.field(default=None, name="asks")
     """Its request; None in older annotations."""
     models: tuple[str, ...] = ()
     """GPU models that may serve; empty for any."""

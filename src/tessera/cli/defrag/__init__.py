@@ -169,7 +169,7 @@ def _asked(cluster: Cluster, given: Mapping[str, Any]) -> tuple[PodToPlace, ...]
         found = _described(cluster, given)
     else:
         found = _waiting(cluster, given["pod"])
-    asking = [pod for pod in found if pod.need.asks]
+    asking = [pod for pod in found if pod.need.requests]
     if not asking:
         if given["resource"]:
             amounts = " ".join(given["resource"])

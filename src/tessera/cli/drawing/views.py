@@ -9,7 +9,7 @@ from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Share
 from tessera.core.gpu.mig import Placement, is_legal, open_placements
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.plan import GpuLayout, Plan, PlannedDevice
-from tessera.core.workload.need import Ask, Form, Isolation, Need, Pod, PodKey
+from tessera.core.workload.need import DeviceRequest, Form, Isolation, Need, Pod, PodKey
 from tessera.core.workload.units import gib
 
 __all__ = [
@@ -247,18 +247,18 @@ def _title(members: list[Pod]) -> tuple[str, str]:
         return (kind, name) if name else ("", kind)
     if len(members) == 1:
         return "Pod", first.key
-    asks = " + ".join(requested(ask) for ask in first.need.asks) or "no GPU"
-    return "Pods", f"asking {asks}"
+    requests = " + ".join(requested(request) for request in first.need.requests) or "no GPU"
+    return "Pods", f"asking {requests}"
 
 
-def requested(ask: Ask) -> str:
+def requested(request: DeviceRequest) -> str:
     """Return one container's request, in few words."""
-    times = f"{ask.count} x " if ask.count > 1 else ""
-    short = ask.resource.rpartition("/")[2]
-    if ask.form is Form.EXACT:
+    times = f"{request.count} x " if request.count > 1 else ""
+    short = request.resource.rpartition("/")[2]
+    if request.form is Form.EXACT:
         return f"{times}{short}"
-    compute = f", {ask.compute_percent} % compute" if ask.compute_percent else ""
-    return f"{times}{short} {gib(ask.memory_mib)}{compute}"
+    compute = f", {request.compute_percent} % compute" if request.compute_percent else ""
+    return f"{times}{short} {gib(request.memory_mib)}{compute}"
 
 
 def _proof(plan: Plan) -> str:

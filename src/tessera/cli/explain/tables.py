@@ -23,8 +23,8 @@ _MADE = {Mode.WHOLE: "a free GPU", Mode.MIG: "to be created"}
 def ways_tables(ways: Sequence[RequestOption]) -> Iterator[RenderableType]:
     """Yield a table for each request, the preferred way first."""
     columns = "GPUs mode profile MiB compute% isolation device"
-    for ask, alike in groupby(ways, key=lambda way: way.ask):
-        yield _table(f"Ways to serve {ask}, preferred first", columns, [_cells(way) for way in alike])
+    for request, alike in groupby(ways, key=lambda way: way.request):
+        yield _table(f"Ways to serve {request}, preferred first", columns, [_cells(way) for way in alike])
         yield ""
 
 
@@ -46,7 +46,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _cells(way: RequestOption) -> tuple[str, ...]:
-    """Return the cells of one way to serve an ask."""
+    """Return the cells of one way to serve a request."""
     option = way.option
     amounts = str(option.memory_mib), f"{option.compute_percent}" if option.compute_percent else "-"
     isolation = option.mode.isolation.value

@@ -11,7 +11,7 @@ from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.instancecounts import occupied
 from tessera.core.gpu.sharing import Device, Mode, Option, Sharing, devices, options
-from tessera.core.workload.need import Ask
+from tessera.core.workload.need import DeviceRequest
 
 __all__ = ["ABSENT", "MODE_BIT", "Counts", "GpuType", "GpuTypes", "Ints"]
 
@@ -76,9 +76,9 @@ class GpuType(msgspec.Struct, frozen=True, kw_only=True):
             serves=0 if fixed else sum(MODE_BIT.get(mode, 0) for mode in sharing.modes),
         )
 
-    def options(self, ask: Ask) -> tuple[Option, ...]:
-        """Return the ways to serve one device of `ask` here, the preferred first."""
-        return options(ask, self.model, self.memory_mib, self.sharing)
+    def options(self, request: DeviceRequest) -> tuple[Option, ...]:
+        """Return the ways to serve one device of `request` here, the preferred first."""
+        return options(request, self.model, self.memory_mib, self.sharing)
 
 
 ABSENT: Final = GpuType(

@@ -6,7 +6,7 @@ import msgspec
 
 from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.sharing import AUTO, Device, Mode, Option, Sharing, devices, options
-from tessera.core.workload.need import Ask, Isolation, Pod, PodKey
+from tessera.core.workload.need import DeviceRequest, Isolation, Pod, PodKey
 
 __all__ = ["Assignment", "Gpu", "LeftOut", "MemoryUnits", "Node", "NodeName", "Running", "Share", "Snapshot", "Taint"]
 
@@ -39,8 +39,8 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     container: str = ""
 
     @classmethod
-    def of(cls, gpu: int, ask: Ask, option: Option, start: int | None = None) -> Self:
-        """Return a container's share when one device of `ask` is served by `option`, on the instance at `start`."""
+    def of(cls, gpu: int, request: DeviceRequest, option: Option, start: int | None = None) -> Self:
+        """Return a container's share when one device of `request` is served by `option`, on the instance at `start`."""
         return cls(
             gpu=gpu,
             mode=option.mode,
@@ -49,8 +49,8 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
             memory_mib=option.memory_mib,
             compute_percent=option.compute_percent,
             isolation=option.mode.isolation,
-            resource=option.resource or ask.resource,
-            container=ask.container,
+            resource=option.resource or request.resource,
+            container=request.container,
         )
 
     @classmethod
@@ -87,9 +87,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         """The devices this GPU offers as configured now."""
         return devices(self.model, self.memory_mib, self.sharing)
 
-    def options(self, ask: Ask) -> tuple[Option, ...]:
-        """Return the ways one device of `ask` could be served on this GPU if it were empty, the preferred first."""
-        return options(ask, self.model, self.memory_mib, self.sharing)
+    def options(self, request: DeviceRequest) -> tuple[Option, ...]:
+        """Return the ways one device of `request` could be served on this GPU if it were empty, the preferred first."""
+        return options(request, self.model, self.memory_mib, self.sharing)
 
 
 class MemoryUnits(msgspec.Struct, frozen=True):
@@ -134,7 +134,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod, its node, and its shares, one per device in the order of its asks."""
+    """A pod, its node, and its shares, one per device in the order of its requests."""
 
     pod: PodKey
     node: NodeName

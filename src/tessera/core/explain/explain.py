@@ -21,9 +21,9 @@ MOST_ROOM: Final = 100
 
 
 class RequestOption(msgspec.Struct, frozen=True, kw_only=True):
-    """A way to serve one ask on GPUs of one kind, the preferred first."""
+    """A way to serve one request on GPUs of one kind, the preferred first."""
 
-    ask: str
+    request: str
     model: str
     gpus: int
     """GPUs of the fleet that are alike in model, memory and sharing."""
@@ -83,14 +83,14 @@ def _explain(
             dict.fromkeys(each.node for each in planned.layouts if each.unrecorded and each.node in nodes)
         ),
         pending=tuple(pod for pod in pods if pod not in going),
-        foreign=foreign_names(need.asks),
+        foreign=foreign_names(need.requests),
         nodes=reasons.verdicts(need),
         room=room,
     )
 
 
 def ways(nodes: Iterable[Node], need: Need) -> tuple[RequestOption, ...]:
-    """Return how each kind of GPU of these nodes could serve each ask of a need, the preferred way first."""
+    """Return how each kind of GPU of these nodes could serve each request of a need, the preferred way first."""
     kinds: dict[Gpu, int] = {}
     for node in nodes:
         for gpu in node.gpus:
@@ -98,8 +98,8 @@ def ways(nodes: Iterable[Node], need: Need) -> tuple[RequestOption, ...]:
                 alike = msgspec.structs.replace(gpu, index=0, uuid="")
                 kinds[alike] = kinds.get(alike, 0) + 1
     return tuple(
-        RequestOption(ask=describe(ask), model=gpu.model.name, gpus=count, option=option)
-        for ask in need.asks
+        RequestOption(request=describe(request), model=gpu.model.name, gpus=count, option=option)
+        for request in need.requests
         for gpu, count in kinds.items()
-        for option in gpu.options(ask)
+        for option in gpu.options(request)
     )

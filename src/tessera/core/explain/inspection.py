@@ -199,7 +199,7 @@ def inspect(
     """
     by_node = defaultdict[NodeName, list[ObservedPod]](list)
     for pod in cluster.pods:
-        if pod.node is not None and (pod.shares or pod.pod.need.asks):
+        if pod.node is not None and (pod.shares or pod.pod.need.requests):
             by_node[pod.node].append(pod)
     desired = set(labels)
     chosen = [
@@ -211,8 +211,8 @@ def inspect(
     ]
     views = [_NodeUsage(node, by_node[node.node.name]) for node in chosen]
     gpus = [(gpu, view.shares(gpu.index)) for view in views for gpu in view.observed.node.gpus]
-    rest = iter(stranded(gpus, (pod.pod.need for pod in cluster.pods if pod.pod.need.asks)))
-    pending = (pod for pod in cluster.pods if pod.node is None and pod.pod.need.asks)
+    rest = iter(stranded(gpus, (pod.pod.need for pod in cluster.pods if pod.pod.need.requests)))
+    pending = (pod for pod in cluster.pods if pod.node is None and pod.pod.need.requests)
     return Inspection(
         nodes=tuple(view.node([next(rest) for _ in view.observed.node.gpus]) for view in views),
         pending=tuple(
@@ -248,7 +248,7 @@ class _NodeUsage:
         self._unplaced = []
         for pod in pods:
             # Guessed devices say nothing of amounts.
-            amounts = any(ask.form is not Form.EXACT for ask in pod.pod.need.asks)
+            amounts = any(request.form is not Form.EXACT for request in pod.pod.need.requests)
             if pod.shares and not (amounts and pod.record is Record.UNRECORDED):
                 for share in pod.shares:
                     self._by_gpu[share.gpu].append((pod, share))
@@ -342,7 +342,7 @@ class _NodeUsage:
 
 
 def _unplaced(pod: ObservedPod) -> Unplaced:
-    requested = 0 if pod.problem else sum(ask.memory_mib * ask.count for ask in pod.pod.need.asks)
+    requested = 0 if pod.problem else sum(request.memory_mib * request.count for request in pod.pod.need.requests)
     return Unplaced(pod=pod.pod.key, phase=pod.phase, memory_mib=requested, problem=pod.problem)
 
 

@@ -98,7 +98,7 @@ def fleet_view(observed: PageObservation) -> FleetView:
     cluster = observed.cluster
     found = inspect(cluster)
     nodes = {each.node.name: each for each in cluster.nodes}
-    namespaces = {_split(pod.pod.key)[0] for pod in cluster.pods if pod.pod.need.asks or pod.shares}
+    namespaces = {_split(pod.pod.key)[0] for pod in cluster.pods if pod.pod.need.requests or pod.shares}
     allocated = {pod.pod.key for pod in cluster.pods if pod.shares}
     workloads = {pod.pod.key: _workload(pod.pod.owner) for pod in cluster.pods}
     places = {pod.pod.key: pod.node for pod in cluster.pods}
@@ -106,7 +106,7 @@ def fleet_view(observed: PageObservation) -> FleetView:
     pods = _Pods(workloads, places, activity)
     views = tuple(_node(each, nodes[each.name], observed, pods) for each in found.nodes)
     planned = _planned(views)
-    resources = {pod.pod.key: [ask.resource for ask in pod.pod.need.asks] for pod in cluster.pods}
+    resources = {pod.pod.key: [request.resource for request in pod.pod.need.requests] for pod in cluster.pods}
     return FleetView(
         nodes=views,
         pending=tuple(

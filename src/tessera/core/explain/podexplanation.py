@@ -24,7 +24,7 @@ from tessera.core.packing.preempt import victims
 from tessera.core.packing.reasons import NodeFit, describe_need, verdicts_by_ledger
 from tessera.core.storage.images.imagelocality import ImageLocality
 from tessera.core.workload.foreignnames import foreign_names
-from tessera.core.workload.need import Ask, Form, Need, PodKey
+from tessera.core.workload.need import DeviceRequest, Form, Need, PodKey
 from tessera.core.workload.resources import GPU_MEMORY, SCHEDULER_NAME
 from tessera.core.workload.texts import first_of
 from tessera.core.workload.units import gib
@@ -195,7 +195,7 @@ def _placed(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
     here = next((each for each in verdicts if each.node == pod.node), None)
     if here is None:
         yield f"node {pod.node} no longer exists"
-    elif not pod.pod.need.asks and not pod.unread:
+    elif not pod.pod.need.requests and not pod.unread:
         yield "it requests no GPU"
     elif not pod.unread:
         yield from _again(rest, verdicts, here)
@@ -241,7 +241,7 @@ def _pending(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
     pod, need = rest.pod, rest.need
     if pod.problem:
         yield pod.problem
-    if any(ask.form is not Form.EXACT for ask in need.asks) and pod.scheduler != SCHEDULER_NAME:
+    if any(request.form is not Form.EXACT for request in need.requests) and pod.scheduler != SCHEDULER_NAME:
         yield (
             f"it is scheduled by {pod.scheduler}, which allocates no GPU unless it calls Tessera's server: "
             f"set spec.schedulerName: {SCHEDULER_NAME}"
@@ -256,13 +256,13 @@ def _pending(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
     if found is not None:
         best = f", best on {found[0]}" if len(fitting or able) > 1 else ""
         where = f"it fits on {first_of(fitting)} now" if fitting else f"there is room on {first_of(able)}"
-        what = f": {_listed(found[1])}" if found[1] or not need.asks else ""
+        what = f": {_listed(found[1])}" if found[1] or not need.requests else ""
         yield f"{where}{best}{what}"
     if not verdicts:
         yield "there are no nodes"
     if pod.message:
         yield f"scheduler: {pod.message}"
-    yield from foreign_names(need.asks)
+    yield from foreign_names(need.requests)
 
 
 def _unadvertised(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
@@ -270,13 +270,13 @@ def _unadvertised(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[st
     offered = {name for each in rest.cluster.nodes for name, _ in each.advertised}
     names = [each.node.name for each in rest.cluster.nodes]
     never = _never(verdicts)
-    for ask in {ask.resource: ask for ask in rest.need.asks}.values():
-        if never and ask.form is Form.EXACT:
-            yield f"no node can have the {ask.resource} that it requests: {never}"
-        elif ask.resource not in offered:
-            yield f"no node advertises {ask.resource}{_who_would(rest, ask)}"
-        elif ask.form is Form.EXACT and not rest.ready(names) and (creators := _creators(rest, ask)):
-            yield f"no node has enough free {ask.resource}{creators}"
+    for request in {request.resource: request for request in rest.need.requests}.values():
+        if never and request.form is Form.EXACT:
+            yield f"no node can have the {request.resource} that it requests: {never}"
+        elif request.resource not in offered:
+            yield f"no node advertises {request.resource}{_who_would(rest, request)}"
+        elif request.form is Form.EXACT and not rest.ready(names) and (creators := _creators(rest, request)):
+            yield f"no node has enough free {request.resource}{creators}"
 
 
 def _never(verdicts: Sequence[NodeFit]) -> str:
@@ -288,25 +288,25 @@ def _never(verdicts: Sequence[NodeFit]) -> str:
     return f"{node}: {nearest.text}" if nearest.cause in _NEVER_CREATED else ""
 
 
-def _who_would(rest: _WithoutPod, ask: Ask) -> str:
+def _who_would(rest: _WithoutPod, request: DeviceRequest) -> str:
     withheld = {
         each.node.name: reason
         for each in rest.cluster.nodes
         for resource, reason in each.node.withheld
-        if resource == ask.resource
+        if resource == request.resource
     }
     for reason in dict.fromkeys(withheld.values()):
         return f"; on {first_of([name for name in withheld if withheld[name] == reason])}: {reason}"
-    if ask.form is not Form.EXACT:
-        return _who_would_serve(rest, ask)
-    return _who_could_create(rest, ask)
+    if request.form is not Form.EXACT:
+        return _who_would_serve(rest, request)
+    return _who_could_create(rest, request)
 
 
-def _who_could_create(rest: _WithoutPod, ask: Ask) -> str:
-    if creators := _creators(rest, ask):
+def _who_could_create(rest: _WithoutPod, request: DeviceRequest) -> str:
+    if creators := _creators(rest, request):
         return creators
-    able = [each for each in rest.cluster.nodes if any(gpu.options(ask) for gpu in each.node.gpus)]
-    silent = [each.node.name for each in able if _healthy(each, ask)]
+    able = [each for each in rest.cluster.nodes if any(gpu.options(request) for gpu in each.node.gpus)]
+    silent = [each.node.name for each in able if _healthy(each, request)]
     if silent:
         return f": GPUs of {first_of(silent)} could provide it, and no agent reports it; check the agents there"
     if able:
@@ -315,9 +315,9 @@ def _who_could_create(rest: _WithoutPod, ask: Ask) -> str:
     return _unless_unknown(rest, "provide")
 
 
-def _creators(rest: _WithoutPod, ask: Ask) -> str:
+def _creators(rest: _WithoutPod, request: DeviceRequest) -> str:
     """Return on how many GPUs the controller could create a device; empty for none."""
-    gpus = [gpu for each in rest.cluster.nodes for gpu in _healthy(each, ask) if gpu.sharing.managed]
+    gpus = [gpu for each in rest.cluster.nodes for gpu in _healthy(each, request) if gpu.sharing.managed]
     silent = f", but {rest.cluster.controller_silent}" if rest.cluster.controller_silent else ""
     if len(gpus) == 1:
         return f" yet; 1 GPU could provide it: the controller creates it there when there is room{silent}"
@@ -327,20 +327,20 @@ def _creators(rest: _WithoutPod, ask: Ask) -> str:
     return ""
 
 
-def _healthy(node: ObservedNode, ask: Ask) -> list[Gpu]:
-    """Return the healthy GPUs of a node with an agent that could serve an ask."""
+def _healthy(node: ObservedNode, request: DeviceRequest) -> list[Gpu]:
+    """Return the healthy GPUs of a node with an agent that could serve a request."""
     closed = closed_gpus(node.state.unhealthy) if node.state is not None else frozenset()
     gpus = node.node.gpus if node.state is not None else ()
-    return [gpu for gpu in gpus if gpu.uuid not in closed and gpu.options(ask)]
+    return [gpu for gpu in gpus if gpu.uuid not in closed and gpu.options(request)]
 
 
-def _who_would_serve(rest: _WithoutPod, ask: Ask) -> str:
-    able = [node.name for node in rest.nodes if any(gpu.options(ask) for gpu in node.gpus)]
+def _who_would_serve(rest: _WithoutPod, request: DeviceRequest) -> str:
+    able = [node.name for node in rest.nodes if any(gpu.options(request) for gpu in node.gpus)]
     if able:
         return f": GPUs of {first_of(able)} could serve it, and no agent reports it; check the agents there"
     for node, each in zip(rest.nodes, rest.cluster.nodes, strict=True):
         for gpu in node.gpus:
-            devices = of_other_allocator(ask, gpu.model, gpu.memory_mib, gpu.sharing)
+            devices = of_other_allocator(request, gpu.model, gpu.memory_mib, gpu.sharing)
             if devices:
                 policy = f" (GPUPolicy {each.state.policy})" if each.state and each.state.policy else ""
                 return f": {node.name}{policy}: {allocated_by_name(devices)}"
@@ -359,7 +359,7 @@ def _unless_unknown(rest: _WithoutPod, verb: str) -> str:
 
 
 def _remedies(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
-    if not rest.need.asks or any(each.obstacle is None for each in verdicts):
+    if not rest.need.requests or any(each.obstacle is None for each in verdicts):
         return
     yield from _freed(rest, verdicts)
     yield from _ended(rest, verdicts)
@@ -368,16 +368,16 @@ def _remedies(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
 
 def _freed(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
     """Yield the GPU with the least missing memory, for a pod that requests an amount of one GPU."""
-    if len(rest.need.asks) != 1 or rest.need.asks[0].count != 1:
+    if len(rest.need.requests) != 1 or rest.need.requests[0].count != 1:
         return
-    ask = rest.need.asks[0]
+    request = rest.need.requests[0]
     open_nodes = {each.node for each in verdicts if not _lasts(each)}
     gpus = occupancy(rest.cluster.snapshot)
     lacks = sorted(
-        (ask.memory_mib - gpu.left_mib, name, gpu.gpu.index)
+        (request.memory_mib - gpu.left_mib, name, gpu.gpu.index)
         for name in open_nodes
         for gpu in gpus[name]
-        if _lacks(gpu, ask)
+        if _lacks(gpu, request)
     )
     for missing, name, index in lacks[:1]:
         yield f"free {gib(missing, up=True)} on GPU {index} of {name}"
@@ -387,10 +387,12 @@ def _lasts(verdict: NodeFit) -> bool:
     return verdict.obstacle is not None and verdict.obstacle.cause.lasting
 
 
-def _lacks(usage: Occupancy, ask: Ask) -> bool:
-    """Return whether a GPU would serve an ask by an amount if only it had more memory left."""
-    modes = {option.mode for option in usage.gpu.options(ask) if option.amount}
-    return usage.amounts in modes and usage.left_mib < ask.memory_mib and usage.left_percent >= ask.compute_percent
+def _lacks(usage: Occupancy, request: DeviceRequest) -> bool:
+    """Return whether a GPU would serve a request by an amount if only it had more memory left."""
+    modes = {option.mode for option in usage.gpu.options(request) if option.amount}
+    return (
+        usage.amounts in modes and usage.left_mib < request.memory_mib and usage.left_percent >= request.compute_percent
+    )
 
 
 def _ended(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
@@ -419,7 +421,10 @@ def _then(rest: _WithoutPod, name: str, gone: Sequence[str]) -> str:
 def _admitted(rest: _WithoutPod) -> Iterator[str]:
     """Yield the rules without which nodes had room, each with its nodes."""
     bare = Need(
-        cpu_milli=rest.need.cpu_milli, memory_mib=rest.need.memory_mib, asks=rest.need.asks, models=rest.need.models
+        cpu_milli=rest.need.cpu_milli,
+        memory_mib=rest.need.memory_mib,
+        requests=rest.need.requests,
+        models=rest.need.models,
     )
     cures: dict[str, list[str]] = {}
     for each in rest.cluster.nodes:

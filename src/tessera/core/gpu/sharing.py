@@ -11,7 +11,7 @@ import msgspec
 
 from tessera.core.gpu.gpumodels import GpuModel, Profile, meant
 from tessera.core.gpu.mig import Placement
-from tessera.core.workload.need import Ask, Form, Isolation
+from tessera.core.workload.need import DeviceRequest, Form, Isolation
 
 __all__ = [
     "AMOUNT_MODES",
@@ -151,7 +151,7 @@ def managed_sharing(model: GpuModel) -> Sharing:
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True):
-    """A way to serve one device of an ask on one GPU."""
+    """A way to serve one device of a request on one GPU."""
 
     mode: Mode
     profile: str | None = None
@@ -192,7 +192,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def option(self) -> Option:
-        """A client of this device, as a way to serve an ask."""
+        """A client of this device, as a way to serve a request."""
         return Option(
             mode=self.mode,
             profile=self.placement.profile if self.placement else None,
@@ -282,8 +282,8 @@ def without_mps(sharing: Sharing, ready: Collection[Placement | None] = ()) -> S
     return msgspec.structs.replace(sharing, modes=kept, offers=tuple(offers.values()))
 
 
-def options(ask: Ask, model: GpuModel, memory_mib: int, sharing: Sharing) -> tuple[Option, ...]:
-    """Return the ways one device of `ask` could be served on an empty GPU, the preferred first.
+def options(request: DeviceRequest, model: GpuModel, memory_mib: int, sharing: Sharing) -> tuple[Option, ...]:
+    """Return the ways one device of `request` could be served on an empty GPU, the preferred first.
 
     Existing devices come first, then the weakest sufficient mode: amounts before MIG instances before the whole
     GPU. Among devices the smallest comes first. Of the profiles that could be created for a need only the smallest is
@@ -293,24 +293,30 @@ def options(ask: Ask, model: GpuModel, memory_mib: int, sharing: Sharing) -> tup
     fixed, existing devices have one allocator: they serve the kubelet's pods, which name them, or the scheduler's.
     A need on several GPUs is never served by MPS: a process is a client of one daemon, and each GPU has its own.
     """
-    ask = msgspec.structs.replace(ask, resource=_own_resource(ask.resource, model))
-    existing = [device.option for device in devices(model, memory_mib, sharing) if _serves(ask, device)]
-    existing = existing if _allocates(ask, sharing) else []
-    made = _amounts(ask, memory_mib, sharing) + _new_instances(ask, model, sharing) + _whole(ask, memory_mib, sharing)
+    request = msgspec.structs.replace(request, resource=_own_resource(request.resource, model))
+    existing = [device.option for device in devices(model, memory_mib, sharing) if _serves(request, device)]
+    existing = existing if _allocates(request, sharing) else []
+    made = (
+        _amounts(request, memory_mib, sharing)
+        + _new_instances(request, model, sharing)
+        + _whole(request, memory_mib, sharing)
+    )
     return tuple(dict.fromkeys((*sorted(existing, key=_size), *(made if sharing.creates_devices else ()))))
 
 
-def of_other_allocator(ask: Ask, model: GpuModel, memory_mib: int, sharing: Sharing) -> tuple[Device, ...]:
-    """Return the existing devices of a GPU that would serve an ask, but belong to the other allocator."""
-    if _allocates(ask, sharing):
+def of_other_allocator(
+    request: DeviceRequest, model: GpuModel, memory_mib: int, sharing: Sharing
+) -> tuple[Device, ...]:
+    """Return the existing devices of a GPU that would serve a request, but belong to the other allocator."""
+    if _allocates(request, sharing):
         return ()
-    ask = msgspec.structs.replace(ask, resource=_own_resource(ask.resource, model))
-    return tuple(device for device in devices(model, memory_mib, sharing) if _serves(ask, device))
+    request = msgspec.structs.replace(request, resource=_own_resource(request.resource, model))
+    return tuple(device for device in devices(model, memory_mib, sharing) if _serves(request, device))
 
 
-def _allocates(ask: Ask, sharing: Sharing) -> bool:
-    """Return whether the allocator of a GPU's existing devices serves such asks."""
-    return sharing.managed or sharing.allocator == ("kubelet" if ask.form is Form.EXACT else "scheduler")
+def _allocates(request: DeviceRequest, sharing: Sharing) -> bool:
+    """Return whether the allocator of a GPU's existing devices serves such requests."""
+    return sharing.managed or sharing.allocator == ("kubelet" if request.form is Form.EXACT else "scheduler")
 
 
 def _own_resource(resource: str, model: GpuModel) -> str:
@@ -326,41 +332,43 @@ def _size(option: Option) -> tuple[int, int]:
     return option.memory_mib, option.compute_percent
 
 
-def _serves(ask: Ask, device: Device) -> bool:
-    if not device.isolation.covers(ask.isolation):
+def _serves(request: DeviceRequest, device: Device) -> bool:
+    if not device.isolation.covers(request.isolation):
         return False
-    if ask.form is Form.EXACT:
-        return device.resource == ask.resource
-    enough = device.memory_mib >= ask.memory_mib and device.compute_percent >= ask.compute_percent
-    return ask.form is Form.NEED and enough and not _needs_several_daemons(ask, device.mode)
+    if request.form is Form.EXACT:
+        return device.resource == request.resource
+    enough = device.memory_mib >= request.memory_mib and device.compute_percent >= request.compute_percent
+    return request.form is Form.NEED and enough and not _needs_several_daemons(request, device.mode)
 
 
-def _needs_several_daemons(ask: Ask, mode: Mode) -> bool:
-    return ask.count > 1 and mode in MPS_MODES
+def _needs_several_daemons(request: DeviceRequest, mode: Mode) -> bool:
+    return request.count > 1 and mode in MPS_MODES
 
 
-def _amounts(ask: Ask, memory_mib: int, sharing: Sharing) -> tuple[Option, ...]:
+def _amounts(request: DeviceRequest, memory_mib: int, sharing: Sharing) -> tuple[Option, ...]:
     """Return the amount modes, weakest first."""
-    if ask.form is Form.EXACT or ask.memory_mib > memory_mib:
+    if request.form is Form.EXACT or request.memory_mib > memory_mib:
         return ()
     return tuple(
-        Option(mode=mode, memory_mib=ask.memory_mib, compute_percent=ask.compute_percent)
+        Option(mode=mode, memory_mib=request.memory_mib, compute_percent=request.compute_percent)
         for mode in AMOUNT_MODES
-        if mode in sharing.modes and mode.isolation.covers(ask.isolation) and not _needs_several_daemons(ask, mode)
+        if mode in sharing.modes
+        and mode.isolation.covers(request.isolation)
+        and not _needs_several_daemons(request, mode)
     )
 
 
-def _new_instances(ask: Ask, model: GpuModel, sharing: Sharing) -> tuple[Option, ...]:
-    if not sharing.can_repartition or ask.form is Form.SHARE:
+def _new_instances(request: DeviceRequest, model: GpuModel, sharing: Sharing) -> tuple[Option, ...]:
+    if not sharing.can_repartition or request.form is Form.SHARE:
         return ()
-    if ask.form is Form.EXACT:
+    if request.form is Form.EXACT:
         return tuple(
-            _new_instance(p, model) for p in model.profiles if p.starts and mig_resource(p.name) == ask.resource
+            _new_instance(p, model) for p in model.profiles if p.starts and mig_resource(p.name) == request.resource
         )
     whole_too = Mode.WHOLE in sharing.modes
     plain = (p for p in model.profiles if p.starts and not p.graphics and p.media not in model.at_most_one)
     created = (_new_instance(p, model) for p in plain if p.size < model.memory_slices or not whole_too)
-    enough = (c for c in created if c.memory_mib >= ask.memory_mib and c.compute_percent >= ask.compute_percent)
+    enough = (c for c in created if c.memory_mib >= request.memory_mib and c.compute_percent >= request.compute_percent)
     return tuple(sorted(enough, key=_size))[:1]
 
 
@@ -369,8 +377,8 @@ def _new_instance(profile: Profile, model: GpuModel) -> Option:
     return Option(mode=Mode.MIG, profile=profile.name, memory_mib=profile.memory_mib, compute_percent=compute_percent)
 
 
-def _whole(ask: Ask, memory_mib: int, sharing: Sharing) -> tuple[Option, ...]:
-    if Mode.WHOLE not in sharing.modes or len(sharing.modes) == 1 or ask.form is Form.SHARE:
+def _whole(request: DeviceRequest, memory_mib: int, sharing: Sharing) -> tuple[Option, ...]:
+    if Mode.WHOLE not in sharing.modes or len(sharing.modes) == 1 or request.form is Form.SHARE:
         return ()
-    fits = ask.resource == GPU_RESOURCE if ask.form is Form.EXACT else ask.memory_mib <= memory_mib
+    fits = request.resource == GPU_RESOURCE if request.form is Form.EXACT else request.memory_mib <= memory_mib
     return (Option(mode=Mode.WHOLE, memory_mib=memory_mib, compute_percent=100),) if fits else ()

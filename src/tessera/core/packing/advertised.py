@@ -17,7 +17,7 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import names_device
 from tessera.core.packing.ledger import Ledger, LedgerEntry, Purpose, PurposeKey
 from tessera.core.packing.obstacles import Cause, Obstacle
-from tessera.core.workload.need import Ask, Form, Need, PodKey
+from tessera.core.workload.need import DeviceRequest, Form, Need, PodKey
 
 __all__ = ["AdvertisedDevices"]
 
@@ -53,7 +53,7 @@ class AdvertisedDevices:
         left, requested = self._unclaimed[node], _requested(need)
         advertised = {name for name, _ in self._nodes[node].advertised}
         return all(left[name] >= count for name, count in requested.items()) and all(
-            ask.resource in advertised for ask in need.asks
+            request.resource in advertised for request in need.requests
         )
 
     def missing(self, need: Need, node: str) -> Obstacle | None:
@@ -64,7 +64,9 @@ class AdvertisedDevices:
         advertised = dict(observed.advertised)
         for name, count in _requested(need).items():
             left, total = max(self._unclaimed[node][name], 0), advertised.get(name, 0)
-            if left >= count or any(self._creates(node, ask) for ask in need.asks if ask.resource == name):
+            if left >= count or any(
+                self._creates(node, request) for request in need.requests if request.resource == name
+            ):
                 continue
             if not total:
                 return Obstacle(Cause.ADVERTISED, f"the node does not advertise {name}: check its agent")
@@ -79,26 +81,30 @@ class AdvertisedDevices:
         advertises.
         """
         found: list[Share] = []
-        asks: list[Ask] = []
+        requests: list[DeviceRequest] = []
         idle = list(self._idle(node))
-        for ask in need.asks:
-            own = [share for share in idle if share.resource == ask.resource]
-            taken = [share for share in own if ledger.can_hold(node, [*found, share])][: ask.count]
+        for request in need.requests:
+            own = [share for share in idle if share.resource == request.resource]
+            taken = [share for share in own if ledger.can_hold(node, [*found, share])][: request.count]
             idle = [share for share in idle if share not in taken]
             found += taken
-            asks += [msgspec.structs.replace(ask, count=ask.count - len(taken))] if len(taken) < ask.count else []
-        if not asks:
+            requests += (
+                [msgspec.structs.replace(request, count=request.count - len(taken))]
+                if len(taken) < request.count
+                else []
+            )
+        if not requests:
             return tuple(found)
         trial = PurposeKey(Purpose.TRIAL, "idle devices")
         ledger.put_pod(LedgerEntry(trial, PodKey(trial.uid), self._nodes[node].node.name, Need(), tuple(found)))
-        rest = ledger.choose(Need(asks=tuple(asks), models=need.models), node)
+        rest = ledger.choose(Need(requests=tuple(requests), models=need.models), node)
         ledger.drop_pod(trial)
         return () if isinstance(rest, str) else (*found, *rest)
 
-    def _creates(self, node: str, ask: Ask) -> bool:
+    def _creates(self, node: str, request: DeviceRequest) -> bool:
         state = self._nodes[node].state
         gpus = state.gpus if state is not None and state.reported else ()
-        return any(gpu.sharing.managed and gpu.options(ask) for gpu in gpus)
+        return any(gpu.sharing.managed and gpu.options(request) for gpu in gpus)
 
     def _idle(self, node: str) -> Iterator[Share]:
         """Yield the devices of managed GPUs that the kubelet may allocate, also those that pods have."""
@@ -116,7 +122,7 @@ def _requested(pod: ObservedPod | Need) -> Counter[str]:
         return Counter(share.resource for share in pod.shares if names_device(share.resource))
     need = pod if isinstance(pod, Need) else pod.pod.need
     found = Counter[str]()
-    for ask in need.asks:
-        if ask.form is Form.EXACT:
-            found[ask.resource] += ask.count
+    for request in need.requests:
+        if request.form is Form.EXACT:
+            found[request.resource] += request.count
     return found

@@ -22,7 +22,7 @@ from tessera.core.gpu.sharing import AMOUNT_MODES, Device, Mode, Option
 from tessera.core.packing.fit.admission import admits
 from tessera.core.packing.fit.mixednames import is_mixed
 from tessera.core.packing.linear import LinearProgram, Solution, TimeBudget
-from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.need import DeviceRequest, Form, Need
 
 __all__ = ["Bound", "assign", "free_devices", "made_modes", "ways"]
 
@@ -42,10 +42,10 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Key(NamedTuple):
-    """Devices of one ask of one need that come from one GPU in one way."""
+    """Devices of one request of one need that come from one GPU in one way."""
 
     kind: int
-    ask: int
+    request: int
     node: int
     gpu: int
     option: Option
@@ -117,22 +117,22 @@ class _Model:
             pod, n = pending[each.pod], index[each.node]
             k = kinds[pod.priority, pod.need]
             values[self.pods[k, n]] += 1
-            asks = ((a, ask) for a, ask in enumerate(pod.need.asks) for _ in range(ask.count))
-            for (a, ask), share in zip(asks, each.shares, strict=True):
-                for key in self._served_as(k, a, n, ask, share):
+            requests = ((a, request) for a, request in enumerate(pod.need.requests) for _ in range(request.count))
+            for (a, request), share in zip(requests, each.shares, strict=True):
+                for key in self._served_as(k, a, n, request, share):
                     values[self.serves[key]] += 1
                     for v in self._made_for(key, share):
                         values[v] = 1
         return tuple(values)
 
-    def _served_as(self, k: int, a: int, n: int, ask: Ask, share: Share) -> list[_Key]:
-        """Return the way in which an ask got its share; empty where the program does not have it."""
+    def _served_as(self, k: int, a: int, n: int, request: DeviceRequest, share: Share) -> list[_Key]:
+        """Return the way in which a request got its share; empty where the program does not have it."""
         found = [
             key
             for key in self.on_gpu[n, share.gpu]
-            if (key.kind, key.ask, key.option.mode, key.option.profile) == (k, a, share.mode, share.profile)
+            if (key.kind, key.request, key.option.mode, key.option.profile) == (k, a, share.mode, share.profile)
         ]
-        return sorted(found, key=lambda key: Share.of(share.gpu, ask, key.option, share.start) != share)[:1]
+        return sorted(found, key=lambda key: Share.of(share.gpu, request, key.option, share.start) != share)[:1]
 
     def _made_for(self, key: _Key, share: Share) -> tuple[int, ...]:
         """Return the variables of what must be created for a share: the GPU's mode, and the instance."""
@@ -163,25 +163,25 @@ class _Model:
                 self.pods[k, n] = pods
                 for terms, take in zip(taken, takes, strict=True):
                     terms[pods] = float(take)
-                self._asks(n, node, k)
+                self._requests(n, node, k)
         for terms, free in zip(taken, room, strict=True):
             # Running pods may exceed a node's capacity, as after it shrank: then no pod is added.
             self.program.row(terms, high=max(0, free))
         for gpu in node.gpus:
             self._gpu(n, gpu)
 
-    def _asks(self, n: int, node: Node, k: int) -> None:
+    def _requests(self, n: int, node: Node, k: int) -> None:
         """Tie the devices served to the pods placed: `count` a pod, shares and needs on distinct GPUs."""
         need, pods = self.kinds[k][1], self.pods[k, n]
-        for a, ask in enumerate(need.asks):
-            total = {pods: -float(ask.count)}
+        for a, request in enumerate(need.requests):
+            total = {pods: -float(request.count)}
             for gpu in node.gpus:
-                keys = [_Key(k, a, n, gpu.index, option) for option in ways(need, ask, gpu)]
+                keys = [_Key(k, a, n, gpu.index, option) for option in ways(need, request, gpu)]
                 self.serves |= {key: self.program.variable(integer=True) for key in keys}
                 self.on_gpu[n, gpu.index] += keys
                 here = {self.serves[key]: 1.0 for key in keys}
                 total |= here
-                if ask.form is not Form.EXACT and ask.count > 1:
+                if request.form is not Form.EXACT and request.count > 1:
                     self.program.row(here | {pods: -1.0}, high=0)
             self.program.row(total, low=0, high=0)
 
@@ -264,11 +264,11 @@ def _free_clients(gpu: Gpu, shares: Iterable[Share]) -> Iterator[tuple[Device, i
         yield device, free_clients(gpu_type, device, len(used), memory_mib, percent)
 
 
-def ways(need: Need, ask: Ask, gpu: Gpu) -> tuple[Option, ...]:
-    """Return the ways to serve an ask; where Tessera may repartition, instances are chosen anew."""
+def ways(need: Need, request: DeviceRequest, gpu: Gpu) -> tuple[Option, ...]:
+    """Return the ways to serve a request; where Tessera may repartition, instances are chosen anew."""
     if need.models and gpu.model.name not in need.models:
         return ()
-    options = gpu.options(ask)
+    options = gpu.options(request)
     if not gpu.sharing.can_repartition:
         return options
     created = [way for way in options if not way.exists]
@@ -329,7 +329,7 @@ class _Supply:
         self.snapshot = model.snapshot
         self.remaining = defaultdict[tuple[int, int, int], Counter[_Key]](Counter)
         for key, v in model.serves.items():
-            self.remaining[key.kind, key.ask, key.node][key] += round(values[v])
+            self.remaining[key.kind, key.request, key.node][key] += round(values[v])
         self.starts = defaultdict[tuple[int, int, str | None, bool], list[int]](list)
         for n, node in enumerate(model.snapshot.nodes):
             for gpu in node.gpus:
@@ -347,20 +347,20 @@ class _Supply:
                 place = device.placement
                 self.starts[n, gpu.index, place.profile, True] += [place.start] * free
 
-    def take(self, k: int, a: int, n: int, ask: Ask) -> Iterator[Share]:
-        """Yield the shares of one pod's ask, from the GPUs with most left for it; shares and needs on distinct GPUs."""
+    def take(self, k: int, a: int, n: int, request: DeviceRequest) -> Iterator[Share]:
+        """Yield the shares of a pod's request, from the GPUs with most left; shares and needs on distinct GPUs."""
         remaining = self.remaining[k, a, n]
         taken = set[int]()
-        for _ in range(ask.count):
+        for _ in range(request.count):
             open_keys = (key for key, count in remaining.items() if count > 0 and key.gpu not in taken)
             on_gpu = Counter[int]()
             for key, count in remaining.items():
                 on_gpu[key.gpu] += count
             key = max(open_keys, key=lambda key: (on_gpu[key.gpu], -key.gpu))
             remaining[key] -= 1
-            taken |= {key.gpu} if ask.form is not Form.EXACT else set()
+            taken |= {key.gpu} if request.form is not Form.EXACT else set()
             starts = self.starts[n, key.gpu, key.option.profile, key.option.exists]
-            yield Share.of(key.gpu, ask, key.option, starts.pop() if key.option.profile else None)
+            yield Share.of(key.gpu, request, key.option, starts.pop() if key.option.profile else None)
 
 
 def _read(model: _Model, values: Sequence[float]) -> Iterator[Assignment]:
@@ -372,5 +372,5 @@ def _read(model: _Model, values: Sequence[float]) -> Iterator[Assignment]:
         n = next((n for n in range(len(model.snapshot.nodes)) if room[k, n] > 0), None)
         if n is not None:
             room[k, n] -= 1
-            shares = (share for a, ask in enumerate(pod.need.asks) for share in supply.take(k, a, n, ask))
+            shares = (share for a, request in enumerate(pod.need.requests) for share in supply.take(k, a, n, request))
             yield Assignment(pod=pod.key, node=model.snapshot.nodes[n].name, shares=tuple(shares))

@@ -5,7 +5,7 @@ from typing import Final
 from tessera.core.cluster.snapshot import Node
 from tessera.core.packing.fit.admission import Refusal, refusal, unadvertised, withheld
 from tessera.core.packing.obstacles import UNREPORTED, Cause, Obstacle
-from tessera.core.workload.need import Ask, Isolation, Need
+from tessera.core.workload.need import DeviceRequest, Isolation, Need
 from tessera.core.workload.resources import GPU_MEMORY, MODEL_RESOURCE
 from tessera.core.workload.units import cores
 
@@ -41,14 +41,14 @@ def _node_obstacle(need: Need, cpu_milli: int, memory_mib: int, pods: int) -> Ob
     return None if pods > 0 else Obstacle(Cause.PODS, "the node has its maximum number of pods")
 
 
-def mixed(ask: Ask, models: tuple[str, ...]) -> Obstacle:
-    """Return the obstacle of a node that has other devices too by the name of an ask that says which (`mixednames`)."""
-    grade = f" with {ask.isolation} isolation" if ask.isolation is not Isolation.NONE else ""
+def mixed(request: DeviceRequest, models: tuple[str, ...]) -> Obstacle:
+    """Return the obstacle of a node with other devices too by the name of a request that says which (`mixednames`)."""
+    grade = f" with {request.isolation} isolation" if request.isolation is not Isolation.NONE else ""
     model = f" of model {' or '.join(models)}" if models else ""
     return Obstacle(
         Cause.MIXED,
-        f"not every {ask.resource} of the node is one{grade}{model}, and the kubelet chooses by name alone: request "
-        "an amount, or give these devices a name of their own in the node's GPUPolicy",
+        f"not every {request.resource} of the node is one{grade}{model}, and the kubelet chooses by name alone: "
+        "request an amount, or give these devices a name of their own in the node's GPUPolicy",
     )
 
 
@@ -77,9 +77,9 @@ def first_obstacle(
 
 def _unknown(need: Need, node: Node) -> Obstacle | None:
     """Return why a node's GPUs are unknown, or a requested resource is withheld; None where neither is."""
-    if need.asks and node.problem:
+    if need.requests and node.problem:
         return Obstacle(Cause.UNREADABLE, f"the node's GPUs are unknown: {node.problem}")
-    if need.asks and not node.reported:
+    if need.requests and not node.reported:
         return Obstacle(Cause.UNREPORTED, UNREPORTED)
     reason = withheld(need, node)
     return Obstacle(Cause.WITHHELD, reason) if reason else None

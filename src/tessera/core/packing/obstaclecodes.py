@@ -5,7 +5,7 @@ From the highest bit down, below the sign:
 | bits | field | content |
 | --- | --- | --- |
 | 5 | `rank` | of the cause, so that codes are in the order of causes |
-| 8 | `ask` | number of the short ask in the pod's need |
+| 8 | `request` | number of the short request in the pod's need |
 | 8 | `gpu` | index of the GPU in its node |
 | 12 | `rest` | number of the text about the GPUs that the obstacle leaves out; 0 for none |
 | 30 | `value` | what the cause counts: devices, MiB, percent; or `counted` GPUs by state; or `used_slices` |
@@ -49,17 +49,17 @@ class ObstacleCode(NamedTuple):
     """The fields of a code, see the table above."""
 
     rank: int
-    ask: int
+    request: int
     gpu: int
     rest: int
     value: int
 
 
-def pack(rank: int, ask: int = 0, value: Ints | int = 0, gpu: Ints | int = 0, *, rest: Ints | int = 0) -> Ints:
+def pack(rank: int, request: int = 0, value: Ints | int = 0, gpu: Ints | int = 0, *, rest: Ints | int = 0) -> Ints:
     """Return the code of each node, or of one; what is larger than its field becomes the largest."""
     index = np.clip(gpu, 0, _most(_GPU_BITS)).astype(np.int64)
     low = np.minimum(value, _most(_VALUE_BITS)).astype(np.int64)
-    high = (rank << _RANK_AT) + (min(ask, _most(_ASK_BITS)) << _ASK_AT)
+    high = (rank << _RANK_AT) + (min(request, _most(_ASK_BITS)) << _ASK_AT)
     return with_rest(high + (index << _GPU_AT) + low, rest)
 
 
@@ -73,7 +73,7 @@ def unpack(code: int) -> ObstacleCode:
     """Return the fields of a code."""
     return ObstacleCode(
         rank=code >> _RANK_AT,
-        ask=code >> _ASK_AT & _most(_ASK_BITS),
+        request=code >> _ASK_AT & _most(_ASK_BITS),
         gpu=code >> _GPU_AT & _most(_GPU_BITS),
         rest=code >> _VALUE_BITS & _most(_REST_BITS),
         value=code & _most(_VALUE_BITS),

@@ -35,7 +35,7 @@ from tessera.core.packing.obstaclecodes import (
     used_slices,
     with_rest,
 )
-from tessera.core.workload.need import Ask, Form
+from tessera.core.workload.need import DeviceRequest, Form
 from tessera.core.workload.units import gib
 
 __all__ = [
@@ -120,7 +120,7 @@ _STATES: Final = (
     ("is unhealthy", "are unhealthy"),
     ("is closed to new pods", "are closed to new pods"),
 )
-"""What keeps a GPU that could serve an ask from doing it now: of one, and of several."""
+"""What keeps a GPU that could serve a request from doing it now: of one, and of several."""
 _FULL, _ALLOCATED, _PARTITIONED, _MEMORY_SHARE, _MPS, _UNHEALTHY, _CLOSED = range(len(_STATES))
 _ALL, _ALL_BITS = range(len(_STATES)), 8
 """The states that a rest counts, and the bits of each number."""
@@ -158,17 +158,19 @@ class Obstacles:
         self._models = np.array([bool(t.model.name) and (not models or t.model.name in models) for t in fleet.types])
         self._most = _most(fleet, demand)
         self._others = [
-            np.array([bool(_other_s(each, devices.ask)) for each in self._types]) & self._models
+            np.array([bool(_other_s(each, devices.request)) for each in self._types]) & self._models
             for devices in demand.devices
         ]
-        self._single = [np.array([_by_mps(each, devices.ask) for each in self._types]) for devices in demand.devices]
-        """The types of which one GPU would serve by MPS what an ask for several wants of each."""
+        self._single = [
+            np.array([_by_mps(each, devices.request) for each in self._types]) for devices in demand.devices
+        ]
+        """The types of which one GPU would serve by MPS what a request for several wants of each."""
         self._known: dict[int, Obstacle] = {}
         self._rests: dict[tuple[int, ...], int] = {(): 0}
         """The rest of a node by number: the types of its unable GPUs, sorted, then the states of the others."""
 
     def codes(self, nodes: Ints) -> Ints:
-        """Return a code for each of `nodes`, on which the pod does not fit; the first ask that is short decides."""
+        """Return a code for each of `nodes`, on which the pod does not fit; the first request that is short decides."""
         kinds = self._fleet.kind.take(nodes, 1)
         codes = np.full(len(nodes), -1, dtype=np.int64)
         if self._fleet.unreported:
@@ -177,8 +179,8 @@ class Obstacles:
         _put(codes, np.logical_and.reduce(~self._models[kinds]), pack(Cause.NO_MODEL.rank))
         for number, (devices, most) in enumerate(zip(self._demand.devices, self._most, strict=True)):
             able = most[kinds].sum(axis=0)
-            _put(codes, able == 0, self._unable(number, devices.ask, kinds))
-            few = able < devices.ask.count
+            _put(codes, able == 0, self._unable(number, devices.request, kinds))
+            few = able < devices.request.count
             if few.any():
                 _put(codes, few, pack(Cause.DEVICES_FEW.rank, number, able, rest=self._rest(kinds, most[kinds] == 0)))
         for number, (devices, most) in enumerate(zip(self._demand.devices, self._most, strict=True)):
@@ -194,24 +196,24 @@ class Obstacles:
             self._known[code] = self._obstacle(code)
         return self._known[code]
 
-    def _unable(self, number: int, ask: Ask, kinds: Ints) -> Ints:
-        """Return that no GPU serves an ask, or the type of the first whose devices would, if its allocator did."""
+    def _unable(self, number: int, request: DeviceRequest, kinds: Ints) -> Ints:
+        """Return that no GPU serves a request, or the type of the first whose devices would, if its allocator did."""
         none = pack(Cause.NO_DEVICE.rank, number, (self._single[number] & self._models)[kinds].any(axis=0))
         if not self._others[number].any():
             return none
         others = self._others[number][kinds]
         rest = self._rest(kinds, ~others)
         first = np.take_along_axis(kinds, others.argmax(axis=0)[np.newaxis], axis=0)[0]
-        cause = Cause.BY_SCHEDULER if ask.form is Form.EXACT else Cause.BY_NAME
+        cause = Cause.BY_SCHEDULER if request.form is Form.EXACT else Cause.BY_NAME
         return np.where(others.any(axis=0), pack(cause.rank, number, first, rest=rest), none)
 
     def _now(self, number: int, devices: Devices, most: Ints, nodes: Ints) -> Ints:
-        """Return what is short for one ask on nodes that could serve it if they were empty; -1 for nothing."""
+        """Return what is short for one request on nodes that could serve it if they were empty; -1 for nothing."""
         free = devices.per_gpu(self._fleet, nodes).sum(axis=0)
         kinds = self._fleet.kind.take(nodes, 1)
         able = most[kinds]
         rest = self._rest(kinds, able == 0)
-        codes = np.where(free < devices.ask.count, pack(Cause.DEVICES_FEW_FREE.rank, number, free, rest=rest), -1)
+        codes = np.where(free < devices.request.count, pack(Cause.DEVICES_FEW_FREE.rank, number, free, rest=rest), -1)
         none = (free == 0) & (codes >= 0)
         if not none.any():
             return codes
@@ -232,7 +234,7 @@ class Obstacles:
 
         Args:
             kinds: type of each GPU.
-            unable: those that could never serve the ask.
+            unable: those that could never serve the request.
             more: of the others, how many are in each state, see `counted`.
 
         """
@@ -250,7 +252,7 @@ class Obstacles:
         return self._rests.get(rest, 0)
 
     def _open(self, devices: Devices, sort: type[Amount | NewInstance], nodes: Ints) -> NDArray[np.bool_]:
-        """Return the GPUs that now serve one of the modes in which ways of this sort serve an ask there."""
+        """Return the GPUs that now serve one of the modes in which ways of this sort serve a request there."""
         modes = np.zeros(len(self._fleet.types), dtype=np.int64)
         for way in (way for tier in devices.tiers for way in tier if isinstance(way, sort)):
             for kind, option in way.by_type.items():
@@ -259,7 +261,7 @@ class Obstacles:
         return serving
 
     def _states(self, devices: Devices, nodes: Ints) -> Ints:
-        """Return for each GPU what keeps it from serving an ask that it could serve, an index into `_STATES`."""
+        """Return for each GPU what keeps it from serving a request that it could serve, an index into `_STATES`."""
         fleet, kinds = self._fleet, self._fleet.kind.take(nodes, 1)
         existing = [way for tier in devices.tiers for way in tier if not isinstance(way, Amount | NewInstance | Whole)]
         instances = np.array([any(kind in way.by_type for way in existing) for kind in range(len(fleet.types))])[kinds]
@@ -275,9 +277,9 @@ class Obstacles:
 
     def _amounts(self, number: int, able: NDArray[np.bool_], nodes: Ints) -> Ints:
         """Return the GPU with most memory left among those that serve amounts; -1 where none does."""
-        fleet, ask = self._fleet, self._demand.devices[number].ask
+        fleet, request = self._fleet, self._demand.devices[number].request
         memory = np.where(able, fleet.memory_left.take(nodes, 1), -1)
-        compute = np.where(memory >= ask.memory_mib, fleet.compute_left.take(nodes, 1), -1)
+        compute = np.where(memory >= request.memory_mib, fleet.compute_left.take(nodes, 1), -1)
         most_memory, most_compute = memory.max(axis=0), compute.max(axis=0)
         found = np.where(
             most_compute >= 0,
@@ -309,47 +311,49 @@ class Obstacles:
         rank, number, gpu, rest, value = unpack(code)
         cause = _CAUSES[rank]
         devices = self._demand.devices[number]
-        ask, near = devices.ask, 0 if cause.lasting and cause is not Cause.DEVICES_FEW else value
+        request, near = devices.request, 0 if cause.lasting and cause is not Cause.DEVICES_FEW else value
         busy = counts(value, _BUSY, _BUSY_BITS) if cause is Cause.DEVICES_BUSY else {}
         parts = {}
         if cause is Cause.BY_NAME:
-            parts["by_name"] = allocated_by_name(_other_s(self._types[value], ask))
+            parts["by_name"] = allocated_by_name(_other_s(self._types[value], request))
         if cause is Cause.DEVICES_BUSY:
             parts["busy"], near = _states_text(busy, _BUSY_BITS), sum(busy.values())
         if cause is Cause.SLICES_LEFT:
             parts["slices"], near = self._slices_text(devices, value, gpu)
         text = _TEXTS[cause].format(
             models=" or ".join(self._demand.need.models),
-            one=_one(ask),
-            alone=f" on {ask.count} GPUs: MPS gives a container a part of one GPU alone" if value else "",
-            count=ask.count,
-            memory=gib(ask.memory_mib, up=True),
-            compute=ask.compute_percent,
+            one=_one(request),
+            alone=f" on {request.count} GPUs: MPS gives a container a part of one GPU alone" if value else "",
+            count=request.count,
+            memory=gib(request.memory_mib, up=True),
+            compute=request.compute_percent,
             value=value,
             left=gib(value),
             gpu=gpu,
             **parts,
         )
-        return Obstacle(cause, "; ".join((text, *self._rest_texts(ask, rest))), near)
+        return Obstacle(cause, "; ".join((text, *self._rest_texts(request, rest))), near)
 
-    def _rest_texts(self, ask: Ask, number: int) -> Iterator[str]:
+    def _rest_texts(self, request: DeviceRequest, number: int) -> Iterator[str]:
         """Yield the text about the GPUs that an obstacle leaves out."""
         *kinds, more = next(rest for rest, known in self._rests.items() if known == number) or (0,)
         if more:
             yield _states_text(counts(more, _ALL, _ALL_BITS), _ALL_BITS, "more ")
-        kinds_of = Counter(self._named(self._types[kind], ask) for kind in kinds if kind)
+        kinds_of = Counter(self._named(self._types[kind], request) for kind in kinds if kind)
         if kinds_of:
             named = (f"{count} x {name}" for name, count in sorted(kinds_of.items()))
             yield f"{' and '.join(named)} cannot provide it"
 
-    def _named(self, gpu_type: GpuType, ask: Ask) -> str:
-        """Return a GPU that cannot serve an ask, with what it has instead."""
+    def _named(self, gpu_type: GpuType, request: DeviceRequest) -> str:
+        """Return a GPU that cannot serve a request, with what it has instead."""
         models, name = self._demand.need.models, gpu_type.model.name
         if models and name not in models:
             return name
-        if _other_s(gpu_type, ask):
-            return f"{name} whose devices are allocated {'by the scheduler' if ask.form is Form.EXACT else 'by name'}"
-        return f"{name}{offer_of(gpu_type, ask)}"
+        if _other_s(gpu_type, request):
+            return (
+                f"{name} whose devices are allocated {'by the scheduler' if request.form is Form.EXACT else 'by name'}"
+            )
+        return f"{name}{offer_of(gpu_type, request)}"
 
     def _slices_text(self, devices: Devices, value: int, gpu: int) -> tuple[str, int]:
         """Return the free memory slices of a GPU and the possible starts of the instance, and the number of slices."""
@@ -389,10 +393,10 @@ def allocated_by_name(devices: Iterable[Device]) -> str:
     )
 
 
-def offer_of(gpu: Gpu | GpuType, ask: Ask) -> str:
-    """Return what a GPU that does not serve an ask has instead, for a text after its name."""
+def offer_of(gpu: Gpu | GpuType, request: DeviceRequest) -> str:
+    """Return what a GPU that does not serve a request has instead, for a text after its name."""
     profiles = ", ".join(profile.name for profile in gpu.model.profiles if profile.starts)
-    by_profile = ask.resource.startswith(mig_resource(""))
+    by_profile = request.resource.startswith(mig_resource(""))
     if by_profile and profiles and gpu.sharing.can_repartition:
         return f" with profiles {profiles}"  # whatever instances it has now
     present = () if gpu.sharing.can_repartition else devices_of(gpu.model, gpu.memory_mib, gpu.sharing)
@@ -401,17 +405,17 @@ def offer_of(gpu: Gpu | GpuType, ask: Ask) -> str:
         return f" offering {', '.join(names) or 'nothing'}"
     if by_profile:
         return " with MIG ruled out by its sharing" if profiles else " without MIG"
-    memory = "" if ask.form is Form.EXACT else f" of {gpu.memory_mib} MiB"
+    memory = "" if request.form is Form.EXACT else f" of {gpu.memory_mib} MiB"
     modes = (mode for mode in gpu.sharing.modes if mode is not Mode.MIG or placements(gpu.model))
     return f"{memory} shared as {', '.join(modes)}"
 
 
-def _other_s(gpu_type: GpuType, ask: Ask) -> tuple[Device, ...]:
-    return of_other_allocator(ask, gpu_type.model, gpu_type.memory_mib, gpu_type.sharing)
+def _other_s(gpu_type: GpuType, request: DeviceRequest) -> tuple[Device, ...]:
+    return of_other_allocator(request, gpu_type.model, gpu_type.memory_mib, gpu_type.sharing)
 
 
 def _most(fleet: Fleet, demand: Demand) -> list[Ints]:
-    """Return for each ask how many of its devices a free GPU of each type could serve, at most, were it healthy."""
+    """Return for each request how many of its devices a free GPU of each type could serve, at most, were it healthy."""
     found = [np.array(_of_types(fleet, devices), dtype=np.int64) for devices in demand.devices]
     unhealthy = {kind: each.healthy for kind, each in enumerate(fleet.types) if each.healthy is not None}
     if unhealthy:
@@ -425,17 +429,17 @@ def _most(fleet: Fleet, demand: Demand) -> list[Ints]:
     return found
 
 
-def _by_mps(gpu: GpuType, ask: Ask) -> bool:
-    """Return whether one GPU would serve by MPS what an ask for several wants of each."""
-    single = msgspec.structs.replace(ask, count=1)
-    return ask.count > 1 and bool({option.mode for option in gpu.options(single)} & MPS_MODES)
+def _by_mps(gpu: GpuType, request: DeviceRequest) -> bool:
+    """Return whether one GPU would serve by MPS what a request for several wants of each."""
+    single = msgspec.structs.replace(request, count=1)
+    return request.count > 1 and bool({option.mode for option in gpu.options(single)} & MPS_MODES)
 
 
 def _of_types(fleet: Fleet, devices: Devices) -> list[int]:
     """Return for each type how many devices it could serve in the one of its ways that serves most of them."""
     ways = [way for tier in devices.tiers for way in tier]
     found = [max((_of_free(fleet, way, kind) for way in ways), default=0) for kind in range(len(fleet.types))]
-    return found if devices.ask.form is Form.EXACT else [min(each, 1) for each in found]
+    return found if devices.request.form is Form.EXACT else [min(each, 1) for each in found]
 
 
 def _of_free(fleet: Fleet, way: Way, kind: int) -> int:
@@ -454,15 +458,15 @@ def _put(codes: Ints, where: NDArray[np.bool_], code: Ints) -> None:
     np.copyto(codes, code, where=where & (codes < 0))
 
 
-def describe(ask: Ask) -> str:
-    """Return an ask in words: `2 x nvidia.com/gpu`, `37 GiB with hardware isolation`."""
-    return f"{ask.count} x {_one(ask)}" if ask.count > 1 else _one(ask)
+def describe(request: DeviceRequest) -> str:
+    """Return a request in words: `2 x nvidia.com/gpu`, `37 GiB with hardware isolation`."""
+    return f"{request.count} x {_one(request)}" if request.count > 1 else _one(request)
 
 
-def _one(ask: Ask) -> str:
-    """Return one device of an ask in words."""
-    if ask.form is Form.EXACT:
-        return ask.resource
-    compute = f" and {ask.compute_percent} % compute" if ask.compute_percent else ""
-    grade = f" with {ask.isolation} isolation" if ask.isolation != "none" else ""
-    return f"{gib(ask.memory_mib, up=True)}{compute}{grade}"
+def _one(request: DeviceRequest) -> str:
+    """Return one device of a request in words."""
+    if request.form is Form.EXACT:
+        return request.resource
+    compute = f" and {request.compute_percent} % compute" if request.compute_percent else ""
+    grade = f" with {request.isolation} isolation" if request.isolation != "none" else ""
+    return f"{gib(request.memory_mib, up=True)}{compute}{grade}"

@@ -20,7 +20,7 @@ from tessera.core.packing.obstacles import Cause
 from tessera.core.packing.pack import POLICIES, Packer
 from tessera.core.packing.reasons import Reasons
 from tessera.core.packing.unrecorded import Unrecorded, UnrecordedCause, unrecorded_nodes
-from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
+from tessera.core.workload.need import DeviceRequest, Isolation, Need, Pod, PodKey
 from tessera.core.workload.texts import first_of
 from tessera.core.workload.units import gib
 
@@ -255,9 +255,12 @@ def placed_by_priority(snapshot: Snapshot, assignments: Iterable[Assignment]) ->
 
 
 def _able(need: Need, kinds: Mapping[Gpu, int]) -> int:
-    """Return how many GPUs of the fleet could serve each ask of a need."""
-    asks = (sum(count for gpu, count in kinds.items() if _allows(need, gpu) and gpu.options(ask)) for ask in need.asks)
-    return min(asks, default=sum(kinds.values()) + 1)
+    """Return how many GPUs of the fleet could serve each request of a need."""
+    requests = (
+        sum(count for gpu, count in kinds.items() if _allows(need, gpu) and gpu.options(request))
+        for request in need.requests
+    )
+    return min(requests, default=sum(kinds.values()) + 1)
 
 
 def _allows(need: Need, gpu: Gpu) -> bool:
@@ -267,13 +270,13 @@ def _allows(need: Need, gpu: Gpu) -> bool:
 def _ease(need: Need, gpus: Sequence[Gpu]) -> tuple[float, float, float]:
     """Order needs for planning: the largest single device first, then most in sum, then most cpu."""
     allowed = [gpu for gpu in gpus if _allows(need, gpu)]
-    parts = [(ask.count, min((_part(ask, gpu) for gpu in allowed), default=0.0)) for ask in need.asks]
+    parts = [(request.count, min((_part(request, gpu) for gpu in allowed), default=0.0)) for request in need.requests]
     return -max((part for _, part in parts), default=0.0), -sum(n * part for n, part in parts), -need.cpu_milli
 
 
-def _part(ask: Ask, gpu: Gpu) -> float:
-    """Return the part of a GPU that the preferred way to serve an ask takes; none where it cannot be served."""
-    ways = gpu.options(ask)
+def _part(request: DeviceRequest, gpu: Gpu) -> float:
+    """Return the part of a GPU that the preferred way to serve a request takes; none where it cannot be served."""
+    ways = gpu.options(request)
     return max(ways[0].memory_mib / gpu.memory_mib, ways[0].compute_percent / 100) if ways else math.inf
 
 

@@ -71,7 +71,7 @@ def _cheapest(trial: _Trial, pods: Sequence[LedgerEntry]) -> tuple[LedgerEntry, 
             break
     else:
         return None
-    if not has_room or sum(ask.count for ask in trial.need.asks) != 1:
+    if not has_room or sum(request.count for request in trial.need.requests) != 1:
         return _of_group(trial, able)
     gpus = sorted({gpu for pod in able for gpu in _gpus(pod)})
     groups = ([pod for pod in able if gpu in _gpus(pod)] for gpu in gpus)

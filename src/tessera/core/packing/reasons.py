@@ -41,10 +41,10 @@ class NodeFit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe_need(need: Need) -> str:
-    """Return a need in words: its GPU asks, or cpu and memory if it requests no GPU; and its cached models."""
+    """Return a need in words: its GPU requests, or cpu and memory if it requests no GPU; and its cached models."""
     cpu_memory = f"{cores(need.cpu_milli)} CPU and {need.memory_mib} MiB memory"
-    asks = [describe(ask) for ask in need.asks] or [cpu_memory]
-    return ", ".join((*asks, *(f"{MODEL_RESOURCE}{name}" for name in need.cached_models)))
+    requests = [describe(request) for request in need.requests] or [cpu_memory]
+    return ", ".join((*requests, *(f"{MODEL_RESOURCE}{name}" for name in need.cached_models)))
 
 
 class Reasons:
@@ -66,15 +66,15 @@ class Reasons:
         short = (self._scores.row(kind) == UNFIT).nonzero()[0]
         codes = dict(zip(short.tolist(), obstacles.codes(short).tolist(), strict=True)) if len(short) else {}
         found = {column: obstacles.of_code(code) for column, code in codes.items()}
-        for column, ask in mixtures(need, self._fleet, np.arange(len(self._fleet.nodes))).items():
+        for column, request in mixtures(need, self._fleet, np.arange(len(self._fleet.nodes))).items():
             if column not in found or not found[column].cause.lasting:
-                found[column] = mixed(ask, need.models)
+                found[column] = mixed(request, need.models)
         return tuple(self._verdict(need, column, found.get(column)) for column in range(len(self._fleet.nodes)))
 
     def why(self, need: Need) -> tuple[Cause, str]:
         """Return the nearest miss, and in one sentence what a pod needs and the obstacles, the nearest miss first."""
         cause, summary = summarize(self.verdicts(need))
-        return cause, "; ".join((f"needs {describe_need(need)}", summary, *foreign_names(need.asks)))
+        return cause, "; ".join((f"needs {describe_need(need)}", summary, *foreign_names(need.requests)))
 
     def _verdict(self, need: Need, column: int, devices: Obstacle | None) -> NodeFit:
         cpu_milli, memory_mib, pods = self._fleet.room[:, column].tolist()
@@ -138,8 +138,8 @@ def _alike(count: int) -> str:
 
 
 def _offers(need: Need, node: Node) -> str:
-    """Name what a node has instead: each kind of GPU once, with what it could provide for the ask that none serves."""
+    """Name what a node has instead: each kind of GPU once, with what it could provide for what none serves."""
     allowed = [gpu.healthy or gpu for gpu in node.gpus if not need.models or gpu.model.name in need.models]
-    ask = next(ask for ask in need.asks if not any(gpu.options(ask) for gpu in allowed))
-    kinds = Counter((gpu.model.name, offer_of(gpu, ask)) for gpu in allowed)
+    request = next(request for request in need.requests if not any(gpu.options(request) for gpu in allowed))
+    kinds = Counter((gpu.model.name, offer_of(gpu, request)) for gpu in allowed)
     return ", ".join(f"{count} x {name}{offer}" for (name, offer), count in kinds.items())

@@ -19,6 +19,10 @@ def room(snapshot: Snapshot, pods: Iterable[PodKey]) -> int | None:
     keys = frozenset(pods)
     needs = [pod.need for pod in snapshot.pending if pod.key in keys]
     unknown = any(node.problem for node in snapshot.nodes)
-    if unknown or len(needs) < len(keys) or not all(need.asks and not foreign_names(need.asks) for need in needs):
+    if (
+        unknown
+        or len(needs) < len(keys)
+        or not all(need.requests and not foreign_names(need.requests) for need in needs)
+    ):
         return None
     return sum(assignment.pod in keys for assignment in plan(snapshot).assignments)

@@ -293,10 +293,10 @@ class _Pool:
         alike = Counter(msgspec.structs.replace(gpu, index=0, uuid="") for gpu in node.gpus)
         served: defaultdict[Gpu, list[tuple[Option, int]]] = defaultdict(list)
         for need, v in pods.items():
-            for ask in need.asks:
-                devices = {v: -float(ask.count)}
+            for request in need.requests:
+                devices = {v: -float(request.count)}
                 for gpu in alike:
-                    here = [(option, self.program.variable()) for option in ways(need, ask, gpu)]
+                    here = [(option, self.program.variable()) for option in ways(need, request, gpu)]
                     served[gpu] += here
                     devices |= {each: 1.0 for _, each in here}
                 self.program.row(devices, low=0, high=0)

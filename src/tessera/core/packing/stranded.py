@@ -16,7 +16,7 @@ from tessera.core.cluster.compatibility import faults
 from tessera.core.cluster.gputypes import GpuType, Ints
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Running, Share, Snapshot
 from tessera.core.packing.fit import Demand, Fleet
-from tessera.core.workload.need import Ask, Need, Pod, PodKey
+from tessera.core.workload.need import DeviceRequest, Need, Pod, PodKey
 
 __all__ = ["Stranded", "stranded"]
 
@@ -69,11 +69,14 @@ def stranded(gpus: Sequence[tuple[Gpu, tuple[Share, ...]]], needs: Iterable[Need
 
 def _kinds(needs: Iterable[Need]) -> list[tuple[Need, int]]:
     """Return one device of each requested kind, with its number, most frequent first."""
-    counts: Counter[tuple[Ask, tuple[str, ...]]] = Counter()
+    counts: Counter[tuple[DeviceRequest, tuple[str, ...]]] = Counter()
     for need in needs:
-        for ask in need.asks:
-            counts[msgspec.structs.replace(ask, count=1, container=""), need.models] += ask.count
-    return [(Need(asks=(ask,), models=models), count) for (ask, models), count in counts.most_common(_MOST_KINDS)]
+        for request in need.requests:
+            counts[msgspec.structs.replace(request, count=1, container=""), need.models] += request.count
+    return [
+        (Need(requests=(request,), models=models), count)
+        for (request, models), count in counts.most_common(_MOST_KINDS)
+    ]
 
 
 def _weights(kinds: Iterable[tuple[Need, int]], nodes: Sequence[Node], now: Fleet) -> tuple[Ints, Ints]:

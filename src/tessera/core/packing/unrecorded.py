@@ -105,7 +105,7 @@ def with_unrecorded_shares(node: Node, pods: Iterable[PodOnNode]) -> PodsOnNode:
         if each.shares is not None
     ]
     unrecorded = [each.pod for each in ordered if each.shares is None]
-    if any(pod.need.asks for pod in unrecorded):
+    if any(pod.need.requests for pod in unrecorded):
         gpus = tuple(
             closed(gpu, [share for own in kept[gpu.index].values() for share in own]) if gpu.index in conflicts else gpu
             for gpu in node.gpus
@@ -147,12 +147,14 @@ def _place(node: Node, pods: Sequence[Pod], running: list[Running]) -> list[str]
     notes: list[str] = []
     packer = Packer(Fleet.of(Snapshot(nodes=(_open(node),), running=tuple(running))), "first-fit")
     for pod in pods:
-        asks = tuple(ask for ask in pod.need.asks if ask.form is not Form.EXACT or names_device(ask.resource))
-        choice = packer.place(packer.intern(Need(asks=asks))) if asks else None
-        if asks and choice is None and not node.problem:
+        requests = tuple(
+            request for request in pod.need.requests if request.form is not Form.EXACT or names_device(request.resource)
+        )
+        choice = packer.place(packer.intern(Need(requests=requests))) if requests else None
+        if requests and choice is None and not node.problem:
             notes.append(f"pod {pod.key} has devices that node {node.name} does not report; they are not counted")
         placed = _running(pod, node.name, choice.shares if choice else ())
-        running.append(msgspec.structs.replace(placed, unrecorded=bool(asks)))
+        running.append(msgspec.structs.replace(placed, unrecorded=bool(requests)))
     return notes
 
 

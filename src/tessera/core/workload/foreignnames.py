@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import msgspec
 
-from tessera.core.workload.need import Ask, Form
+from tessera.core.workload.need import DeviceRequest, Form
 from tessera.core.workload.resources import GPU_MEMORY, SHARE_MEMORY
 
 __all__ = ["CLAIM", "FRACTION_ANNOTATIONS", "foreign_names", "names_foreign"]
 
 CLAIM = "resource.k8s.io/"
-"""Prefix under which a claim of dynamic resource allocation is kept as an ask."""
+"""Prefix under which a claim of dynamic resource allocation is kept as a request."""
 FRACTION_ANNOTATIONS = ("gpu-memory", "gpu-fraction")
 """The pod annotations that request a part of a GPU from KAI. Source: kai-scheduler/KAI-Scheduler
 `pkg/common/constants/constants.go`."""
@@ -73,9 +73,9 @@ def names_foreign(resource: str) -> bool:
     return _owner(resource) is not None
 
 
-def foreign_names(asks: Iterable[Ask]) -> tuple[str, ...]:
+def foreign_names(requests: Iterable[DeviceRequest]) -> tuple[str, ...]:
     """Return a sentence, without full stop, for each requested name that is another system's or looks misspelled."""
-    sentences = (_replacement(ask) for ask in asks if ask.form is Form.EXACT)
+    sentences = (_replacement(request) for request in requests if request.form is Form.EXACT)
     return tuple(dict.fromkeys(text for text in sentences if text))
 
 
@@ -83,12 +83,14 @@ def _owner(resource: str) -> _Foreign | None:
     return next((each for each in _FOREIGN if re.fullmatch(each.pattern, resource)), None)
 
 
-def _replacement(ask: Ask) -> str:
-    found = _owner(ask.resource)
+def _replacement(request: DeviceRequest) -> str:
+    found = _owner(request.resource)
     if found is None:
-        near = () if ask.resource in _KNOWN else difflib.get_close_matches(ask.resource.lower(), _KNOWN, 1, _ALIKE)
-        return f"did you mean {near[0]} instead of {ask.resource}?" if near else ""
+        near = (
+            () if request.resource in _KNOWN else difflib.get_close_matches(request.resource.lower(), _KNOWN, 1, _ALIKE)
+        )
+        return f"did you mean {near[0]} instead of {request.resource}?" if near else ""
     if not found.instead:
-        return f"{ask.resource} is a device of {found.owner}, and Tessera shares NVIDIA GPUs only"
-    instead = found.instead.format(count=ask.count, gib=-(-ask.count // _GIB))
-    return f"{ask.resource} is a name of {found.owner}, which Tessera does not read: request {instead}"
+        return f"{request.resource} is a device of {found.owner}, and Tessera shares NVIDIA GPUs only"
+    instead = found.instead.format(count=request.count, gib=-(-request.count // _GIB))
+    return f"{request.resource} is a name of {found.owner}, which Tessera does not read: request {instead}"

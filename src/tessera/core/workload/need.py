@@ -11,8 +11,8 @@ from typing import Literal, NewType
 import msgspec
 
 __all__ = [
-    "Ask",
     "ContainerNeed",
+    "DeviceRequest",
     "EffectiveNeed",
     "Form",
     "Isolation",
@@ -41,7 +41,7 @@ class Isolation(enum.StrEnum):
     """No limit is enforced: time-slicing and plain memory shares."""
 
     def covers(self, requested: "Isolation") -> bool:
-        """Return whether a share of this grade may serve a pod that requested `asked`."""
+        """Return whether a share of this grade may serve a pod that requested `requested`."""
         order = (Isolation.NONE, Isolation.DRIVER, Isolation.HARDWARE)
         return order.index(self) >= order.index(requested)
 
@@ -57,7 +57,7 @@ class Form(enum.StrEnum):
     """Memory, compute and isolation (`tessera.dev/gpu-memory`); any device with at least that serves."""
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One container's request for `count` devices of one kind, shares and needs on as many GPUs."""
 
     resource: str
@@ -106,8 +106,8 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 
     cpu_milli: int = 0
     memory_mib: int = 0
-    asks: tuple[Ask, ...] = ()
-    """GPU asks of all containers together, after Kubernetes' rule for init and sidecar containers; all on one node."""
+    requests: tuple[DeviceRequest, ...] = ()
+    """GPU requests of all containers, after Kubernetes' rule for init and sidecar containers; all on one node."""
     models: tuple[str, ...] = ()
     """GPU models (catalog names) that may serve; empty means any."""
     cached_models: tuple[str, ...] = ()
@@ -125,7 +125,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def by_name(self) -> bool:
         """Whether it requests devices by name alone, which kube-scheduler counts and the kubelet chooses."""
-        return bool(self.asks) and all(ask.form is Form.EXACT for ask in self.asks)
+        return bool(self.requests) and all(request.form is Form.EXACT for request in self.requests)
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,7 +145,7 @@ class ContainerNeed(msgspec.Struct, frozen=True, kw_only=True):
     """Cores."""
     memory: Fraction = Fraction(0)
     """Bytes."""
-    asks: tuple[Ask, ...] = ()
+    requests: tuple[DeviceRequest, ...] = ()
     sidecar: bool = False
     """For init containers: restarted always, so that it runs beside everything after it."""
 
@@ -157,7 +157,7 @@ class EffectiveNeed(msgspec.Struct, frozen=True, kw_only=True):
     """Cores."""
     memory: Fraction
     """Bytes."""
-    asks: tuple[Ask, ...]
+    requests: tuple[DeviceRequest, ...]
 
 
 def effective_need(containers: Sequence[ContainerNeed], init: Sequence[ContainerNeed] = ()) -> EffectiveNeed:
@@ -168,9 +168,9 @@ def effective_need(containers: Sequence[ContainerNeed], init: Sequence[Container
     kubelet reuses them: an init container gets devices of containers that have not started yet, and only what it
     needs beyond them is requested in its own name. A need reused by an init container grows to the larger of the two;
     it is one container's, and all its devices grow, so that a container's number of GPUs stays the same. All
-    memory shares of one step lie on one GPU, as gpushare places them, so they become one ask.
+    memory shares of one step lie on one GPU, as gpushare places them, so they become one request.
 
-    The order of asks: containers, then sidecars, then what init containers need beyond them.
+    The order of requests: containers, then sidecars, then what init containers need beyond them.
 
     Source: kubernetes/component-helpers `resource/helpers.go` (`AggregateContainerRequests`);
     AliyunContainerService/gpushare-scheduler-extender `pkg/utils/pod.go` (sum over containers).
@@ -179,7 +179,7 @@ def effective_need(containers: Sequence[ContainerNeed], init: Sequence[Container
     return EffectiveNeed(
         cpu=max(sum((c.cpu for c in step), Fraction(0)) for step in steps),
         memory=max(sum((c.memory for c in step), Fraction(0)) for step in steps),
-        asks=(*_devices(steps), *_share(steps), *_needs(steps)),
+        requests=(*_devices(steps), *_share(steps), *_needs(steps)),
     )
 
 
@@ -192,93 +192,99 @@ def _init_steps(init: Sequence[ContainerNeed]) -> Iterable[list[ContainerNeed]]:
             sidecars.append(container)
 
 
-def _asks(step: Iterable[ContainerNeed], form: Form) -> list[Ask]:
-    return [ask for container in step for ask in container.asks if ask.form is form]
+def _requests(step: Iterable[ContainerNeed], form: Form) -> list[DeviceRequest]:
+    return [request for container in step for request in container.requests if request.form is form]
 
 
-def _devices(steps: list[list[ContainerNeed]]) -> list[Ask]:
+def _devices(steps: list[list[ContainerNeed]]) -> list[DeviceRequest]:
     """Return the exact requests: those of the last step, and what an init step needs beyond their number."""
-    asks = _asks(steps[-1], Form.EXACT)
+    requests = _requests(steps[-1], Form.EXACT)
     last: dict[str, int] = {}
-    for ask in asks:
-        last[ask.resource] = last.get(ask.resource, 0) + ask.count
-    more: dict[str, Ask] = {}
+    for request in requests:
+        last[request.resource] = last.get(request.resource, 0) + request.count
+    more: dict[str, DeviceRequest] = {}
     for step in steps[:-1]:
         desired: dict[str, int] = {}
-        for ask in _asks(step, Form.EXACT):
-            desired[ask.resource] = desired.get(ask.resource, 0) + ask.count
-            beyond = desired[ask.resource] - last.get(ask.resource, 0)
-            if beyond > (more[ask.resource].count if ask.resource in more else 0):
-                more[ask.resource] = msgspec.structs.replace(ask, count=beyond)
-    return asks + list(more.values())
+        for request in _requests(step, Form.EXACT):
+            desired[request.resource] = desired.get(request.resource, 0) + request.count
+            beyond = desired[request.resource] - last.get(request.resource, 0)
+            if beyond > (more[request.resource].count if request.resource in more else 0):
+                more[request.resource] = msgspec.structs.replace(request, count=beyond)
+    return requests + list(more.values())
 
 
-def _share(steps: list[list[ContainerNeed]]) -> list[Ask]:
-    """Return the one ask that covers the memory shares of every step; it names a container where only one asks."""
-    sums = [(asks, sum(ask.memory_mib for ask in asks)) for step in steps if (asks := _asks(step, Form.SHARE))]
+def _share(steps: list[list[ContainerNeed]]) -> list[DeviceRequest]:
+    """Return the one request that covers the memory shares of every step; it names a container where only one asks."""
+    sums = [
+        (requests, sum(request.memory_mib for request in requests))
+        for step in steps
+        if (requests := _requests(step, Form.SHARE))
+    ]
     if not sums:
         return []
-    asks, memory_mib = max(reversed(sums), key=lambda step: step[1])
-    names = {ask.container for step, _ in sums for ask in step}
-    return [msgspec.structs.replace(asks[0], memory_mib=memory_mib, container=names.pop() if len(names) == 1 else "")]
+    requests, memory_mib = max(reversed(sums), key=lambda step: step[1])
+    names = {request.container for step, _ in sums for request in step}
+    return [
+        msgspec.structs.replace(requests[0], memory_mib=memory_mib, container=names.pop() if len(names) == 1 else "")
+    ]
 
 
-def _needs(steps: list[list[ContainerNeed]]) -> list[Ask]:
+def _needs(steps: list[list[ContainerNeed]]) -> list[DeviceRequest]:
     """Return the needs of the last step, grown where an init step reuses their devices, and what none of them has."""
-    needs = _asks(steps[-1], Form.NEED)
+    needs = _requests(steps[-1], Form.NEED)
     for step in steps[:-1]:
         running, starting = step[:-1], step[-1]
-        taken = {ask.container for ask in _asks(running, Form.NEED)}
-        for ask in _asks([] if starting.sidecar else [starting], Form.NEED):
-            lenders = [i for i, each in enumerate(needs) if each.container not in taken and each.count >= ask.count]
+        taken = {request.container for request in _requests(running, Form.NEED)}
+        for request in _requests([] if starting.sidecar else [starting], Form.NEED):
+            lenders = [i for i, each in enumerate(needs) if each.container not in taken and each.count >= request.count]
             if lenders:
-                *_, index = min((*_growth(needs[i], ask), i) for i in lenders)
-                needs[index] = _grown(needs[index], ask)
+                *_, index = min((*_growth(needs[i], request), i) for i in lenders)
+                needs[index] = _grown(needs[index], request)
             else:
-                needs.append(ask)
+                needs.append(request)
     return needs
 
 
-def reused(ask: Ask, devices: Sequence[Ask], running: Container[str]) -> tuple[int, ...]:
+def reused(request: DeviceRequest, devices: Sequence[DeviceRequest], running: Container[str]) -> tuple[int, ...]:
     """Return the devices of a pod's needs that an init container gets: its own, or a container's not started yet.
 
     Args:
-        ask: what it asks.
-        devices: an ask of one device each, in the order of `effective_need`.
+        request: of the init container.
+        devices: a request of one device each, in the order of `effective_need`.
         running: the sidecars that run beside it, whose devices are their own.
 
     Returns:
-        Positions, sorted, as many as it asks: of the container with the smallest that are enough, else the largest;
+        Positions, sorted, as many as it requests: of the container with the smallest that are enough, else the largest;
         none where no container has as many.
 
     """
     places: dict[str, list[int]] = {}
     for index, each in enumerate(devices):
         places.setdefault(each.container, []).append(index)
-    if ask.container in places:
-        return tuple(places[ask.container][: ask.count])
+    if request.container in places:
+        return tuple(places[request.container][: request.count])
 
     def fit(lent: list[int]) -> tuple[bool, int, int]:
         each = devices[lent[0]]
-        enough = _growth(each, ask) == (0, 0)
+        enough = _growth(each, request) == (0, 0)
         return not enough, each.memory_mib if enough else -each.memory_mib, each.compute_percent
 
-    lenders = [lent for container, lent in places.items() if container not in running and len(lent) >= ask.count]
-    return tuple(min(lenders, key=fit, default=())[: ask.count])
+    lenders = [lent for container, lent in places.items() if container not in running and len(lent) >= request.count]
+    return tuple(min(lenders, key=fit, default=())[: request.count])
 
 
-def _growth(need: Ask, ask: Ask) -> tuple[int, int]:
-    grown = _grown(need, ask)
+def _growth(need: DeviceRequest, request: DeviceRequest) -> tuple[int, int]:
+    grown = _grown(need, request)
     return (
         need.count * (grown.memory_mib - need.memory_mib),
         need.count * (grown.compute_percent - need.compute_percent),
     )
 
 
-def _grown(need: Ask, ask: Ask) -> Ask:
+def _grown(need: DeviceRequest, request: DeviceRequest) -> DeviceRequest:
     """Return a need large enough for both; the isolation is the pod's, so it is the same."""
     return msgspec.structs.replace(
         need,
-        memory_mib=max(need.memory_mib, ask.memory_mib),
-        compute_percent=max(need.compute_percent, ask.compute_percent),
+        memory_mib=max(need.memory_mib, request.memory_mib),
+        compute_percent=max(need.compute_percent, request.compute_percent),
     )

@@ -103,7 +103,11 @@ class ExchangedShares:
             isinstance(each.id, str)
             and each.id != ended.uid
             and each.id not in node.done
-            and (any(ask.form is not Form.EXACT for ask in each.need.asks) if each.need.asks else each.shares)
+            and (
+                any(request.form is not Form.EXACT for request in each.need.requests)
+                if each.need.requests
+                else each.shares
+            )
             for each in self._ledger.pods_on(ended.node)
         )
 

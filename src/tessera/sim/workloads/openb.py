@@ -11,7 +11,7 @@ from pathlib import Path
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName
 from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.sharing import GPU_RESOURCE, Mode, Sharing
-from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.need import DeviceRequest, Form, Need
 from tessera.errors import InvalidInput
 from tessera.sim.workloads.records import MILLI, Trace
 from tessera.sim.workloads.table import Bounds, Row, rows
@@ -120,24 +120,24 @@ def _need(row: Row) -> Need:
     return Need(
         cpu_milli=row.number("cpu_milli", _CPU),
         memory_mib=row.number("memory_mib", _MEMORY),
-        asks=_asks(row),
+        requests=_requests(row),
         models=_models(row),
     )
 
 
-def _asks(row: Row) -> tuple[Ask, ...]:
+def _requests(row: Row) -> tuple[DeviceRequest, ...]:
     count, milli = row.number("num_gpu", _GPUS), row.number("gpu_milli", _MILLI)
     if (count == 0) != (milli == 0):
         raise row.wrong("gpu_milli", f"{'0' if count == 0 else 'at least 10'} for {count} GPUs")
     if count == 0:
         return ()
     if milli == MILLI:
-        return (Ask(resource=GPU_RESOURCE, count=count),)
+        return (DeviceRequest(resource=GPU_RESOURCE, count=count),)
     if count > 1:
         raise row.wrong("gpu_milli", f"{MILLI} for {count} GPUs", accepted="a part of a GPU for one GPU only")
     if milli % 10:
         raise row.wrong("gpu_milli", "a multiple of 10", accepted="whole percents of a GPU")
-    return (Ask(resource=SHARE_RESOURCE, form=Form.SHARE, compute_percent=milli // 10),)
+    return (DeviceRequest(resource=SHARE_RESOURCE, form=Form.SHARE, compute_percent=milli // 10),)
 
 
 def _models(row: Row) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import msgspec
 from tessera.core.cluster.snapshot import Gpu, Node, Share, Snapshot
 from tessera.core.gpu.sharing import Mode, Option
 from tessera.core.packing.fit.admission import refusal
-from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.need import DeviceRequest, Form, Need
 from tessera.errors import InvalidInput
 
 __all__ = ["MILLI", "Arrival", "PodDemand", "Trace", "Workload", "allocated_milli", "demands"]
@@ -172,13 +172,13 @@ def _milli(gpu: Gpu, part: Share | Option) -> int:
 def _demand(need: Need, nodes: Sequence[Node]) -> PodDemand:
     gpus = {_looks(gpu): gpu for node in nodes if refusal(need, node) is None for gpu in node.gpus}
     allowed = [gpu for gpu in gpus.values() if not need.models or gpu.model.name in need.models]
-    devices = sum(ask.count for ask in need.asks)
-    return PodDemand(devices, sum(ask.count * _requested(ask, allowed) for ask in need.asks))
+    devices = sum(request.count for request in need.requests)
+    return PodDemand(devices, sum(request.count * _requested(request, allowed) for request in need.requests))
 
 
-def _requested(ask: Ask, gpus: Sequence[Gpu]) -> int:
-    served = [_milli(gpu, options[0]) for gpu in gpus for options in [gpu.options(ask)] if options]
-    pick = max if ask.form is Form.EXACT else min
+def _requested(request: DeviceRequest, gpus: Sequence[Gpu]) -> int:
+    served = [_milli(gpu, options[0]) for gpu in gpus for options in [gpu.options(request)] if options]
+    pick = max if request.form is Form.EXACT else min
     return pick(served, default=MILLI)
 
 

@@ -9,7 +9,7 @@ import msgspec
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName
 from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.sharing import GPU_RESOURCE, Mode, Sharing
-from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.need import DeviceRequest, Form, Need
 from tessera.errors import InvalidInput
 from tessera.sim.workloads.openb import SHARE_RESOURCE
 from tessera.sim.workloads.records import MILLI, Trace
@@ -134,9 +134,9 @@ def _weighted(mix: ClassMix, most: int) -> tuple[list[_Size], list[float]]:
 
 
 def _need(size: _Size) -> Need:
-    asks: tuple[Ask, ...] = ()
+    requests: tuple[DeviceRequest, ...] = ()
     if size.milli == MILLI:
-        asks = (Ask(resource=GPU_RESOURCE, count=size.gpus),)
+        requests = (DeviceRequest(resource=GPU_RESOURCE, count=size.gpus),)
     elif size.gpus:
-        asks = (Ask(resource=SHARE_RESOURCE, form=Form.SHARE, compute_percent=size.milli // 10),)
-    return Need(cpu_milli=size.cpu_milli, memory_mib=size.memory_mib, asks=asks)
+        requests = (DeviceRequest(resource=SHARE_RESOURCE, form=Form.SHARE, compute_percent=size.milli // 10),)
+    return Need(cpu_milli=size.cpu_milli, memory_mib=size.memory_mib, requests=requests)

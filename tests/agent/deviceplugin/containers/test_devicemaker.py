@@ -13,7 +13,7 @@ from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations.poddevices import assigned_instances
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from tessera.core.node.nodesharing import PluginOptions
-from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.need import DeviceRequest, Form, Need
 from tessera.errors import Conflict
 
 pytestmark = pytest.mark.anyio
@@ -37,8 +37,8 @@ async def test_nobody_starts_on_other_hardware_than_was_asked_for(
     """A node of the same name has other GPUs under the same indices."""
     units = 4 if models else 30
     node.assign("p", units, placed)
-    ask = Ask(form=Form.NEED, resource=NEED, memory_mib=units << 10, container="main")
-    annotations = {ASSIGNMENT: write_shares((placed,), Need(asks=(ask,), models=models))}
+    request = DeviceRequest(form=Form.NEED, resource=NEED, memory_mib=units << 10, container="main")
+    annotations = {ASSIGNMENT: write_shares((placed,), Need(requests=(request,), models=models))}
     pod = node.pods["default", "p"]
     pod = signed({**pod, "metadata": {**pod["metadata"], "annotations": annotations}})
     node.pods["default", "p"] = node.watched["default", "p"] = pod

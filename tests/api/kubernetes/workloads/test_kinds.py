@@ -16,7 +16,12 @@ CPU = "{containers: [{name: m}]}"
 def made(text: str) -> list[str]:
     """Return the pods with what each asks for: `web-0 nvidia.com/gpu=2`."""
     return [
-        " ".join((pod.key.removeprefix("default/"), *(f"{ask.resource}={ask.count}" for ask in pod.need.asks)))
+        " ".join(
+            (
+                pod.key.removeprefix("default/"),
+                *(f"{request.resource}={request.count}" for request in pod.need.requests),
+            )
+        )
         for pod in pods_of(text).pods
     ]
 
@@ -598,7 +603,7 @@ def test_annotations_of_the_kind_reach_the_pods() -> None:
     text = manifest(
         KSERVE, "InferenceService", "{predictor: {model: {resources: {limits: {nvidia.com/gpu: 1}}}}}"
     ).replace("name: a", "name: a, annotations: {tessera.dev/isolation: hardware}")
-    assert pods_of(text).pods[0].need.asks[0].isolation == "hardware"
+    assert pods_of(text).pods[0].need.requests[0].isolation == "hardware"
 
 
 def test_node_selection_beside_resources_is_read() -> None:

@@ -126,7 +126,7 @@ def _read(version: str, kind: str, rest: dict[str, Plain]) -> ReadWorkloads:
 
 
 def _gpus(read: ReadWorkloads) -> int:
-    return sum(ask.count for pod in read.pods for ask in pod.need.asks)
+    return sum(request.count for pod in read.pods for request in pod.need.requests)
 
 
 @given(_TREES)

@@ -191,14 +191,14 @@ def test_a_pod_of_a_strange_version_cannot_be_read() -> None:
 
 def test_the_unit_is_that_of_the_nodes_unless_it_is_given() -> None:
     objects = (node(), gpunode("a", gpu(0), unit_mib=1), pod("p", {"aliyun.com/gpu-mem": 4000}, node=None))
-    assert read(*objects).snapshot.pending[0].need.asks[0].memory_mib == 4000
-    assert read(*objects[:2], pod("p", {"aliyun.com/gpu-mem": 4}, node=None), unit_mib=1024).pods[0].pod.need.asks
+    assert read(*objects).snapshot.pending[0].need.requests[0].memory_mib == 4000
+    assert read(*objects[:2], pod("p", {"aliyun.com/gpu-mem": 4}, node=None), unit_mib=1024).pods[0].pod.need.requests
 
 
 def test_where_nodes_differ_the_largest_unit_counts_and_a_note_says_so() -> None:
     nodes = (node(), gpunode("a", gpu(0), unit_mib=1), node("b"), gpunode("b", gpu(0)))
     got = read(*nodes, pod("p", {"aliyun.com/gpu-mem": 9}, node=None))
-    assert (got.share_unit_mib, got.snapshot.pending[0].need.asks[0].memory_mib) == (1024, 9 * 1024)
+    assert (got.share_unit_mib, got.snapshot.pending[0].need.requests[0].memory_mib) == (1024, 9 * 1024)
     assert any("in units of 1 MiB and 1024 MiB" in each for each in got.notes)
     assert read(*nodes, unit_mib=1).notes == ()
 

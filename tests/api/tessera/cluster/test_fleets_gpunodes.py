@@ -57,14 +57,14 @@ def test_a_report_without_a_node_is_noted() -> None:
 def test_the_unit_is_the_one_that_agents_report() -> None:
     objects = [node("a"), gpunode("a", gpu(0), unit_mib=1), pod("p", {"aliyun.com/gpu-mem": "900"}, share(0, 900))]
     assert fleets.share_unit_mib(documents.read("c", kubectl(*objects))) == 1
-    assert read(*objects).running[0].pod.need.asks[0].memory_mib == 900
+    assert read(*objects).running[0].pod.need.requests[0].memory_mib == 900
     assert fleets.share_unit_mib(documents.read("c", kubectl(node("a"), gpunode("a", gpu(0), unit_mib=256)))) == 1024
 
 
 def test_where_nodes_differ_the_largest_unit_counts_and_a_note_says_so() -> None:
     objects = [node("a"), gpunode("a", gpu(0), unit_mib=1), node("b"), gpunode("b", gpu(0)), node("c")]
     got = read(*objects, pod("p", {"aliyun.com/gpu-mem": "9"}, node=None))
-    assert got.pending[0].need.asks[0].memory_mib == 9 * 1024
+    assert got.pending[0].need.requests[0].memory_mib == 9 * 1024
     assert any("in units of 1 MiB and 1024 MiB" in each for each in got.notes)
 
 

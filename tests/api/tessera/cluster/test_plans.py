@@ -9,9 +9,9 @@ from tessera.api.tessera.cluster.plans import CostDocument, FitDocument, NodesDo
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.packing.plan import plan
 from tessera.core.packing.sizing import NodeType, smallest_fleet
-from tessera.core.workload.need import Ask, Need
+from tessera.core.workload.need import DeviceRequest, Need
 
-WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu", container="main"),))
+WHOLE = Need(requests=(DeviceRequest(resource="nvidia.com/gpu", container="main"),))
 SNAPSHOT = Snapshot(
     nodes=(node("n", gpu(0), gpu(1, T4)),),
     pending=(*pods(slices("7g.40gb"), 2, "s"), *pods(WHOLE, 1, "w")),

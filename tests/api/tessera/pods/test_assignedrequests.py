@@ -15,7 +15,7 @@ from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.allocations.matching import Correction
 from tessera.core.gpu.sharing import Mode
-from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.need import DeviceRequest, Form, Need
 
 NEED, GPUSHARE = "tessera.dev/gpu-memory", "aliyun.com/gpu-mem"
 
@@ -39,7 +39,7 @@ def test_the_text_of_a_request_stays_as_it_is() -> None:
     models = {"tessera.dev/gpu-model": "A100-40GB"}
     found = read_assigned_requests([asking(limits, mps(1, 6144), annotations=models)])
     (only,) = found.requests
-    assert only.ask == (
+    assert only.request_text == (
         '[{"resource":"tessera.dev/gpu-memory","form":"need","count":1,"memory_mib":6144,"compute_percent":30,'
         '"isolation":"driver","container":""},["A100-40GB"]]'
     )
@@ -308,8 +308,10 @@ GIVEN: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], tuple[Share, 
 
 
 def test_an_init_container_has_nothing_where_all_that_was_signed_is_a_sidecars() -> None:
-    sidecar = Ask(resource=NEED, form=Form.NEED, memory_mib=4096, container="proxy")
-    each = asking({}, annotations={"tessera.dev/assignment": write_shares((share(0, 4096),), Need(asks=(sidecar,)))})
+    sidecar = DeviceRequest(resource=NEED, form=Form.NEED, memory_mib=4096, container="proxy")
+    each = asking(
+        {}, annotations={"tessera.dev/assignment": write_shares((share(0, 4096),), Need(requests=(sidecar,)))}
+    )
     init = [limits("proxy", 4, sidecar=True), limits("init", 4)]
     each["spec"] |= {"initContainers": init, "containers": [{"name": "main"}]}
     requests = read_assigned_requests([signed(each)], keys=keys()).requests
@@ -351,9 +353,9 @@ def test_pods_of_one_name_in_two_namespaces_exchange_no_single_containers() -> N
 def test_containers_divide_what_was_assigned_whatever_the_node_counts_in_by_now(
     init: dict[str, int], main: dict[str, int], memory_mib: int, parts: dict[str, int], unit_mib: int
 ) -> None:
-    ask = Ask(resource=GPUSHARE, form=Form.SHARE, memory_mib=memory_mib)
+    request = DeviceRequest(resource=GPUSHARE, form=Form.SHARE, memory_mib=memory_mib)
     given = share(0, memory_mib, resource=GPUSHARE, container="")
-    annotations = {"tessera.dev/assignment": write_shares((given,), Need(asks=(ask,)))}
+    annotations = {"tessera.dev/assignment": write_shares((given,), Need(requests=(request,)))}
     each = asking({name: {GPUSHARE: units} for name, units in main.items()}, annotations=annotations)
     each["spec"]["initContainers"] = containers({name: {GPUSHARE: units} for name, units in init.items()})
     requests = read_assigned_requests([signed(each)], share_unit_mib=unit_mib, keys=keys()).requests

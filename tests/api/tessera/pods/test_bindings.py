@@ -24,7 +24,7 @@ def test_gpushare_pods_get_what_gpushares_extender_writes() -> None:
     containers = [{"name": f"c{i}", "resources": {"limits": each}} for i, each in enumerate(limits)]
     each = pod("p", spec={"containers": containers})
     live = read_live_pod(each)
-    assert [ask.form for ask in live.need.asks] == [Form.SHARE]
+    assert [request.form for request in live.need.requests] == [Form.SHARE]
     held = share(1, 5120, Mode.MEMORY_SHARE, resource="aliyun.com/gpu-mem")
     got = binding_annotations(each, live.need, (held,), (gpu(0), gpu(1, "T4")), share_unit_mib=1024, now_ns=17)
     assignment = got.pop("tessera.dev/assignment")

@@ -54,7 +54,7 @@ def test_a_request_that_makes_no_sense_is_reported_by_its_field(case: str) -> No
     assert live.gpus
     assert want in live.wrong
     assert "line" not in live.wrong
-    assert not live.need.asks
+    assert not live.need.requests
 
 
 def test_what_a_pod_holds_counts_also_where_its_request_cannot_be_read() -> None:

@@ -246,7 +246,7 @@ def check_shares(shares: Iterable[Share]) -> None:
 
 
 def check_need(need: Need) -> None:
-    assert all(ask.count >= 0 and 0 <= ask.memory_mib * ask.count <= MOST for ask in need.asks)
+    assert all(request.count >= 0 and 0 <= request.memory_mib * request.count <= MOST for request in need.requests)
     assert 0 <= need.cpu_milli <= MOST
     assert 0 <= need.memory_mib <= MOST
 

@@ -264,7 +264,7 @@ ASKED: Mapping[str, tuple[Mapping[str, int], tuple[Share, ...]]] = {
 
 
 @pytest.mark.parametrize("case", ASKED)
-def test_what_serves_an_ask_counts(case: str) -> None:
+def test_what_serves_a_request_counts(case: str) -> None:
     limits, shares = ASKED[case]
     assert shares_of(signed(pod("p", limits, *shares)), keys()) == shares
 

@@ -1,6 +1,6 @@
 """Two pods never have one device, in any order of events, whatever the kubelet forgets: every state of a small node.
 
-The model has one MIG instance that the controller wants now and then, a device that overlaps it, pods that ask for the
+The model has one MIG instance that the controller wants now and then, a device that overlaps it, pods that request the
 instance by name and come by the default scheduler, pods with needs that a server places, and the kubelet as it is,
 with its races (docs/kubelet-races.md), and without its checkpoint after a start. What is handed over, what overlaps,
 and what may be allocated and started is decided by the code that agents run (`core.cluster.protocols.allocators`,

@@ -38,7 +38,7 @@ def test_the_text_of_a_specification_stays_as_it_is() -> None:
         '["tessera.dev/gpu-memory",2,"",[{"gpu":0,"mode":"mig","profile":"1g.5gb","start":0,"memory_mib":4864,'
         '"compute_percent":0,"isolation":"hardware","resource":"tessera.dev/gpu-memory","container":""}]]'
     )
-    assert AssignedRequest(key=key, units=2, shares=(mig,), ask="TEXT", bound="uid").specification == (
+    assert AssignedRequest(key=key, units=2, shares=(mig,), request_text="TEXT", bound="uid").specification == (
         '["tessera.dev/gpu-memory",2,"uid","TEXT"]'
     )
 

@@ -86,7 +86,7 @@ def fragmented(draw: st.DrawFn) -> tuple[Cluster, list[Need]]:
     there = [each for each in placed if each is not None]
     rng.shuffle(there)
     kept = there[: draw(st.integers(0, 6))]
-    return cluster(nodes, [running(each) for each in kept]), [need for need in kinds if need.asks]
+    return cluster(nodes, [running(each) for each in kept]), [need for need in kinds if need.requests]
 
 
 def enough(state: Cluster, moved: Sequence[ObservedPod], targets: Sequence[Need]) -> bool:

@@ -10,7 +10,7 @@ from tessera.core.packing.defrag.onemove import Mover
 from tessera.core.packing.fit import Demand, Fleet, Tightest
 from tessera.core.packing.fit.onenode import serve
 from tessera.core.packing.pack import Choice, Packer
-from tessera.core.workload.need import Ask, Need
+from tessera.core.workload.need import DeviceRequest, Need
 
 NEEDS = (
     amount(3_000),
@@ -19,8 +19,8 @@ NEEDS = (
     slices("1g.6gb"),
     slices("2g.12gb"),
     Need(cpu_milli=3_000),
-    Need(cpu_milli=5_000, asks=(Ask(resource="nvidia.com/gpu"),)),
-    Need(cpu_milli=1_000, asks=(*slices("1g.6gb").asks, *slices("2g.12gb").asks)),
+    Need(cpu_milli=5_000, requests=(DeviceRequest(resource="nvidia.com/gpu"),)),
+    Need(cpu_milli=1_000, requests=(*slices("1g.6gb").requests, *slices("2g.12gb").requests)),
 )
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from tessera.core.cluster.snapshot import MemoryUnits, Node, NodeName, Taint
 from tessera.core.packing.fit.admission import Refusal, refusal
-from tessera.core.workload.need import Ask, Form, Need, Requirement, SelectorTerm, Toleration
+from tessera.core.workload.need import DeviceRequest, Form, Need, Requirement, SelectorTerm, Toleration
 
 NODE = Node(name=NodeName("a"), cpu_milli=1, memory_mib=1, labels=(("gpus", "8"), ("zone", "east")), taints=())
 GPU = Taint(key="nvidia.com/gpu", value="present", effect="NoSchedule")
@@ -31,7 +31,10 @@ def named(operator: str, *values: str) -> Need:
 
 
 def mib(amount: int, unit_mib: int = 1) -> Need:
-    return Need(asks=(Ask(resource="tessera.dev/gpu-memory", form=Form.NEED, memory_mib=amount),), unit_mib=unit_mib)
+    return Need(
+        requests=(DeviceRequest(resource="tessera.dev/gpu-memory", form=Form.NEED, memory_mib=amount),),
+        unit_mib=unit_mib,
+    )
 
 
 def offering(count: int, unit_mib: int = 1024) -> Node:
@@ -128,7 +131,11 @@ CASES: dict[str, tuple[Need, Node, tuple[Refusal, str] | None]] = {
     "GiB on a node that counts MiB": (mib(6 << 10, 1024), offering(30000, 1), None),
     "more GiB than the node has is no matter of units": (mib(80 << 10, 1024), offering(79), None),
     "MiB on a node that nobody knows the units of": (mib(6000), NODE, None),
-    "no need of an amount": (Need(asks=(Ask(resource="nvidia.com/gpu"),), unit_mib=1), offering(79), None),
+    "no need of an amount": (
+        Need(requests=(DeviceRequest(resource="nvidia.com/gpu"),), unit_mib=1),
+        offering(79),
+        None,
+    ),
     "a model that the node offers": (Need(cached_models=("a",)), models("a", "b"), None),
     "a model that the node does not offer": (Need(cached_models=("a", "c")), models("a"), (Refusal.MODEL, "c")),
     "a model on a node of which nobody knows its models": (Need(cached_models=("a",)), NODE, None),

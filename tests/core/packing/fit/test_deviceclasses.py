@@ -14,8 +14,8 @@ from tessera.core.packing.fit.deviceclasses import class_of
 def test_an_option_of_an_existing_device_has_the_class_of_one_there(model: GpuModel, sharing: Sharing) -> None:
     kind = GpuType.of(Gpu(index=0, model=model, memory_mib=model.memory_mib, sharing=sharing))
     there = {class_of(device) for device in kind.devices}
-    asked = {ask for asks in ASKS for ask in asks}
-    options = [option for ask in asked for option in kind.options(ask) if option.exists]
+    asked = {request for requests in ASKS for request in requests}
+    options = [option for request in asked for option in kind.options(request) if option.exists]
     assert {class_of(option) for option in options if option.mode is not Mode.WHOLE} <= there
     assert len(there) <= len(kind.devices)
 

@@ -10,9 +10,9 @@ from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.ledger import ImpossibleShares, Ledger, LedgerEntry
-from tessera.core.workload.need import Ask, Form, Isolation, Need
+from tessera.core.workload.need import DeviceRequest, Form, Isolation, Need
 
-WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
+WHOLE = Need(requests=(DeviceRequest(resource="nvidia.com/gpu"),))
 FIXED = Sharing(
     modes=(Mode.MIG,), layout=(Placement(0, 4, "3g.20gb"), Placement(4, 4, "3g.20gb")), allow_repartition=False
 )
@@ -172,7 +172,9 @@ def test_cpu_memory_and_pods_are_counted_but_not_judged() -> None:
 
 
 def test_numbers_too_large_to_count_are_counted_as_very_large() -> None:
-    huge = Need(cpu_milli=1 << 80, memory_mib=1 << 80, asks=(Ask(resource="nvidia.com/gpu", count=1 << 80),))
+    huge = Need(
+        cpu_milli=1 << 80, memory_mib=1 << 80, requests=(DeviceRequest(resource="nvidia.com/gpu", count=1 << 80),)
+    )
     spec = msgspec.structs.replace(node("n", gpu(0, T4), gpu(0, A30)), cpu_milli=1 << 80)
     ledger = ledger_of(spec, pods=(entry("a", need=huge),))
     ledger.arrive("b", huge)
@@ -297,10 +299,10 @@ def test_an_arrival_counts_once_and_only_arrived_pods_leave() -> None:
     assert ledger.choose(need, "n") == twin.choose(need, "n")
 
 
-def test_the_shares_follow_the_asks_over_containers_gpus_and_models() -> None:
-    asks = (
-        Ask(resource="tessera.dev/gpu-memory", form=Form.NEED, memory_mib=20_000, count=2, container="a"),
-        Ask(
+def test_the_shares_follow_the_requests_over_containers_gpus_and_models() -> None:
+    requests = (
+        DeviceRequest(resource="tessera.dev/gpu-memory", form=Form.NEED, memory_mib=20_000, count=2, container="a"),
+        DeviceRequest(
             resource="tessera.dev/gpu-memory",
             form=Form.NEED,
             memory_mib=5_000,
@@ -309,7 +311,7 @@ def test_the_shares_follow_the_asks_over_containers_gpus_and_models() -> None:
         ),
     )
     ledger = ledger_of(node("n", gpu(0, A30), gpu(1, A100), gpu(2, T4)))
-    got = ledger.choose(Need(asks=asks), "n")
+    got = ledger.choose(Need(requests=requests), "n")
     assert not isinstance(got, str)
     assert [(each.container, each.memory_mib >= 5_000) for each in got] == [("a", True), ("a", True), ("b", True)]
     assert {each.gpu for each in got[:2]} == {0, 1}
@@ -363,7 +365,7 @@ def test_a_node_put_as_it_was_changes_nothing() -> None:
 
 def test_states_of_nodes_without_end_are_forgotten() -> None:
     """Needs for several devices are tried state by state."""
-    both = Need(asks=(*amount(1_000).asks, *amount(2_000).asks))
+    both = Need(requests=(*amount(1_000).requests, *amount(2_000).requests))
     ledger = Ledger("first-fit")
     names = [f"n{i}" for i in range(4_100)]
     for i, name in enumerate(names):

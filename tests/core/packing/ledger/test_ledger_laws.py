@@ -125,8 +125,8 @@ def test_any_order_of_puts_and_drops_equals_a_fresh_ledger_of_the_final_objects(
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name != "random"])
 def test_types_of_gpus_that_come_and_go_change_no_answer(policy: str) -> None:
     """Each kind of GPU gives way to each other and comes back, on a node beside two that stay."""
-    needs = [Need(cpu_milli=1_000, asks=asks) for asks in ASKS]
-    mix = tuple((need, 3) for need in needs if need.asks)
+    needs = [Need(cpu_milli=1_000, requests=requests) for requests in ASKS]
+    mix = tuple((need, 3) for need in needs if need.requests)
     rng = random.Random(policy)
     pairs = list(itertools.permutations(GPU_KINDS, 2))
     for former, later in rng.sample(pairs, 12):

@@ -12,7 +12,7 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Offer, Sharing
 from tessera.core.packing.ledger import Ledger, LedgerEntry, schedulable_node
-from tessera.core.workload.need import Ask, Isolation, Need, PodKey
+from tessera.core.workload.need import DeviceRequest, Isolation, Need, PodKey
 
 FIRST, SECOND = Placement(0, 2, "2g.12gb"), Placement(2, 2, "2g.12gb")
 FIXED = Sharing(modes=(Mode.MIG,), layout=(FIRST, SECOND), allow_repartition=False)
@@ -148,7 +148,7 @@ def test_a_gpu_that_is_wholly_the_kubelet_s_serves_by_name_what_is_offered() -> 
     assert ledger.fits(WHOLE, "n")
 
 
-WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
+WHOLE = Need(requests=(DeviceRequest(resource="nvidia.com/gpu"),))
 RESERVED = {
     "nothing": (state(a_gpu()), 2, True),
     "an instance that is desired": (

@@ -17,16 +17,16 @@ from tessera.core.packing.fit import Demand, Fleet
 from tessera.core.packing.pack import Packer
 from tessera.core.packing.pack.kernels import Kernels, compiled, plain
 from tessera.core.packing.pack.tessera import Tessera
-from tessera.core.workload.need import Ask, Need
+from tessera.core.workload.need import DeviceRequest, Need
 
 FRESH = compiled.__wrapped__
 SHARED = Sharing(modes=(Mode.WHOLE, Mode.MEMORY_SHARE, Mode.MPS))
 NEEDS = st.builds(
-    lambda need, cpu, models: Need(cpu_milli=cpu, asks=need.asks, models=models),
+    lambda need, cpu, models: Need(cpu_milli=cpu, requests=need.requests, models=models),
     st.one_of(
         st.builds(amount, st.integers(500, 16_000), count=st.integers(1, 2), compute_percent=st.integers(0, 100)),
         st.builds(plain_share, st.integers(500, 16_000)),
-        st.builds(lambda n: Need(asks=(Ask(resource="nvidia.com/gpu", count=n),)), st.integers(1, 4)),
+        st.builds(lambda n: Need(requests=(DeviceRequest(resource="nvidia.com/gpu", count=n),)), st.integers(1, 4)),
         st.just(Need()),
     ),
     st.integers(0, 20_000),
@@ -72,7 +72,7 @@ def test_uncompiled(shapes: Shapes, kinds: list[Need], leaving_permille: int, rn
 
 
 def test_a_pod_that_asks_for_a_gpu_and_for_an_amount() -> None:
-    both = Need(asks=(Ask(resource="nvidia.com/gpu"), *amount(6_000).asks))
+    both = Need(requests=(DeviceRequest(resource="nvidia.com/gpu"), *amount(6_000).requests))
     assert_same_choices(Fleet(fleet_of([([A100], 8_000), ([A100, T4, A30], 8_000), ([T4, T4], 0)])), plain, [both], 0)
 
 
@@ -85,7 +85,7 @@ def test_compiled_on_a_fleet_that_is_large_enough_for_it() -> None:
         plain_share(9_000),
         amount(3_000),
         Need(cpu_milli=4_000),
-        *(Need(cpu_milli=8_000, asks=(Ask(resource="nvidia.com/gpu", count=n),)) for n in (1, 2, 4)),
+        *(Need(cpu_milli=8_000, requests=(DeviceRequest(resource="nvidia.com/gpu", count=n),)) for n in (1, 2, 4)),
     ]
     packer = Packer(fleet, "tessera")
     for need in rng.choices(kinds, k=1500):

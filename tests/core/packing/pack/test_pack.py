@@ -12,7 +12,7 @@ from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Runni
 from tessera.core.packing.fit import Fleet
 from tessera.core.packing.fit.onenode import serve
 from tessera.core.packing.pack import POLICIES, UNFIT, Choice, Packer
-from tessera.core.workload.need import Ask, Form, Need, Pod, PodKey
+from tessera.core.workload.need import DeviceRequest, Form, Need, Pod, PodKey
 
 
 def arrays(fleet: Fleet) -> list[Ints]:
@@ -96,10 +96,10 @@ def test_kept_scores_are_full_scores_on_a_fleet_that_fills_up(policy: str) -> No
     nodes = tuple(
         Node(name=NodeName(f"n{i}"), cpu_milli=8_000, memory_mib=32_000, gpus=two[: 1 + i % 2]) for i in range(100)
     )
-    share = Ask(resource="tessera.dev/gpu-memory", form=Form.NEED, memory_mib=6_000)
+    share = DeviceRequest(resource="tessera.dev/gpu-memory", form=Form.NEED, memory_mib=6_000)
     kinds = [
-        Need(cpu_milli=1_000, memory_mib=1_000, asks=(share,)),
-        Need(cpu_milli=4_000, memory_mib=9_000, asks=(Ask(resource="nvidia.com/gpu"),)),
+        Need(cpu_milli=1_000, memory_mib=1_000, requests=(share,)),
+        Need(cpu_milli=4_000, memory_mib=9_000, requests=(DeviceRequest(resource="nvidia.com/gpu"),)),
         Need(cpu_milli=3_000, memory_mib=500),
     ]
     rank = list(range(len(nodes)))

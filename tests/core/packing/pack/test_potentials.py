@@ -10,7 +10,7 @@ from tessera.core.packing.fit import Fleet
 from tessera.core.packing.fit.fragmentation import Typical, percent_of, typical
 from tessera.core.packing.pack.cuttingstock import CuttingStock
 from tessera.core.packing.pack.potentials import UNIT, NodeValue, Usable
-from tessera.core.workload.need import Ask, Need
+from tessera.core.workload.need import DeviceRequest, Need
 
 FLEET = Fleet.of(Snapshot(nodes=(node("a", gpu(0), gpu(1)), node("b", gpu(0, T4), gpu(1, T4)), node("c"))))
 NODES = np.arange(3)
@@ -18,7 +18,7 @@ NEEDS = st.builds(
     lambda mib, cpu, models, whole: Need(
         cpu_milli=cpu,
         models=models,
-        asks=(Ask(resource="nvidia.com/gpu", count=whole),) if whole else amount(mib).asks,
+        requests=(DeviceRequest(resource="nvidia.com/gpu", count=whole),) if whole else amount(mib).requests,
     ),
     st.integers(1000, 20_000),
     st.integers(0, 9000),
@@ -34,7 +34,7 @@ def usable(pods: tuple[Typical, ...], left: list[int], kind: int, cpu: int) -> i
     total = 0
     gpu_type = FLEET.types[kind]
     for pod in pods:
-        size = percent_of(pod.asks, gpu_type) if not pod.models or gpu_type.model.name in pod.models else None
+        size = percent_of(pod.requests, gpu_type) if not pod.models or gpu_type.model.name in pod.models else None
         if not size:
             continue
         if pod.gpus == 1:
@@ -75,11 +75,11 @@ def test_changes_of_value_are_differences(
 
 
 def test_an_optimal_cutting_is_worth_its_gpus_and_named_models_more() -> None:
-    halves = Need(cpu_milli=0, asks=amount(T4.memory_mib // 2).asks)
+    halves = Need(cpu_milli=0, requests=amount(T4.memory_mib // 2).requests)
     free = np.full((2, 3), 100)
     plain = NodeValue(FLEET, typical([(halves, 5)]), CuttingStock()).of(NODES, free, np.zeros(3, dtype=np.int64))
     worth = 2 * UNIT * 21 // 20  # free GPUs are worth a twentieth more
     assert plain[:2].tolist() == [worth, worth * 38 // 100], "a T4 has 38 percent of the A100's memory"
-    named = Need(models=(A100.name,), asks=(Ask(resource="nvidia.com/gpu"),))
+    named = Need(models=(A100.name,), requests=(DeviceRequest(resource="nvidia.com/gpu"),))
     both = NodeValue(FLEET, typical([(halves, 5), (named, 5)]), CuttingStock())
     assert both.of(NODES, free, np.full(3, 10**6))[0] > 2 * UNIT

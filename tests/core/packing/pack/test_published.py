@@ -15,7 +15,7 @@ from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.fit import Fleet
 from tessera.core.packing.fit.fragmentation import typical
 from tessera.core.packing.pack import UNFIT, Mix, Packer
-from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.need import DeviceRequest, Form, Need
 from tessera.errors import InvalidInput
 
 TWO_MODELS = tuple(GpuModel(name=name, arch="", memory_mib=0) for name in ("G2", "T4"))
@@ -24,10 +24,10 @@ CPU, GPU = 128_000, 8_000
 
 
 def need(cpu: int, gpus: int = 0, milli: int = 0, models: tuple[str, ...] = ()) -> Need:
-    ask = Ask(resource="nvidia.com/gpu", count=gpus)
+    request = DeviceRequest(resource="nvidia.com/gpu", count=gpus)
     if gpus == 1 and milli < 1000:
-        ask = Ask(resource="milli", form=Form.SHARE, compute_percent=milli // 10)
-    return Need(cpu_milli=cpu, asks=(ask,) if gpus else (), models=models)
+        request = DeviceRequest(resource="milli", form=Form.SHARE, compute_percent=milli // 10)
+    return Need(cpu_milli=cpu, requests=(request,) if gpus else (), models=models)
 
 
 def kinds() -> st.SearchStrategy[Need]:
@@ -58,10 +58,10 @@ def fleets(draw: st.DrawFn) -> tuple[Node, ...]:
 
 def milli(pod: Need) -> tuple[int, int]:
     """Return (num_gpu, gpu_milli) as the traces have them."""
-    if not pod.asks:
+    if not pod.requests:
         return 0, 0
-    ask = pod.asks[0]
-    return ask.count, 1000 if ask.form is Form.EXACT else 10 * ask.compute_percent
+    request = pod.requests[0]
+    return request.count, 1000 if request.form is Form.EXACT else 10 * request.compute_percent
 
 
 class View:
@@ -72,7 +72,7 @@ class View:
         self.cpu = spec.cpu_milli - sum(pod.cpu_milli for pod in held)
         self.left: list[int] = [10 * v for v in fleet.remaining[: len(spec.gpus), node].tolist()]
         self.model = spec.gpus[0].model.name if spec.gpus else ""
-        self.held = [milli(pod) for pod in held if pod.asks]
+        self.held = [milli(pod) for pod in held if pod.requests]
 
     def takes(self, pod: Need) -> list[int]:
         """Return the GPUs taken where the policy does not choose: those with least left."""
@@ -124,7 +124,7 @@ def best_fit(view: View, pod: Need, _mix: Mix) -> int:
 
 
 def packing(view: View, pod: Need, _mix: Mix) -> int:
-    if not pod.asks:
+    if not pod.requests:
         return 0
     free = view.left.count(1000)
     if free == len(view.left):
@@ -136,7 +136,7 @@ def packing(view: View, pod: Need, _mix: Mix) -> int:
 
 
 def clustering(view: View, pod: Need, _mix: Mix) -> int:
-    if not pod.asks:
+    if not pod.requests:
         return 0
     sizes = {count if size == 1000 else 0 for count, size in view.held}
     count, size = milli(pod)

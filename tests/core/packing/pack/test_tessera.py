@@ -10,14 +10,14 @@ from tessera.core.packing.fit import Demand, Fleet
 from tessera.core.packing.pack import Packer
 from tessera.core.packing.pack.tessera import Tessera, _scaled
 from tessera.core.packing.plan import plan
-from tessera.core.workload.need import Ask, Isolation, Need
+from tessera.core.workload.need import DeviceRequest, Isolation, Need
 
-WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
+WHOLE = Need(requests=(DeviceRequest(resource="nvidia.com/gpu"),))
 
 
 def test_unconstrained_pods_leave_models_that_others_name() -> None:
     nodes = (node("a", gpu(0)), node("t", gpu(0, T4)))
-    named = Need(models=(A100.name,), asks=WHOLE.asks)
+    named = Need(models=(A100.name,), requests=WHOLE.requests)
     packer = Packer(Fleet.of(Snapshot(nodes=nodes)), "tessera", mix=((WHOLE, 5), (named, 5)))
     choice = packer.place(packer.intern(WHOLE))
     assert choice is not None
@@ -72,7 +72,7 @@ def test_large_mixes_are_scaled_and_rare_kinds_stay() -> None:
 def test_where_pods_leave_free_pairs_of_gpus_are_dearer() -> None:
     fleet = Fleet.of(Snapshot(nodes=(node("pair", gpu(0, T4), gpu(1, T4)), node("one", gpu(0, T4)))))
     policy = Tessera(fleet)
-    mix = ((WHOLE, 9), (Need(asks=(Ask(resource="nvidia.com/gpu", count=2),)), 1))
+    mix = ((WHOLE, 9), (Need(requests=(DeviceRequest(resource="nvidia.com/gpu", count=2),)), 1))
     demand = Demand(WHOLE, fleet)
     dearer = []
     for leaving_permille in (0, 1000):

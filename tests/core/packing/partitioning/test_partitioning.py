@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import asks
+from builders import requests
 from builders.fleets import pod_of
 from builders.gpufacts import at
 from builders.shares import mig_share, share, whole
@@ -25,22 +25,22 @@ from tessera.core.packing.partitioning import (
     PartitioningState,
     advance,
 )
-from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
+from tessera.core.workload.need import DeviceRequest, Isolation, Need, Pod, PodKey
 
 A100 = model("A100-40GB")
 SOON = PartitioningLimits(idle_s=0, longest_s=0, protect_s=0)
 
 
-def asking(name: str, *asks: Ask, priority: int = 0) -> Pod:
-    return pod_of(Need(asks=asks), f"a/{name}", priority)
+def asking(name: str, *requests: DeviceRequest, priority: int = 0) -> Pod:
+    return pod_of(Need(requests=requests), f"a/{name}", priority)
 
 
-def exact(name: str, count: int = 1) -> Ask:
-    return Ask(resource=GPU_RESOURCE if name == "gpu" else mig_resource(name), count=count)
+def exact(name: str, count: int = 1) -> DeviceRequest:
+    return DeviceRequest(resource=GPU_RESOURCE if name == "gpu" else mig_resource(name), count=count)
 
 
-def need(memory_gib: int, isolation: Isolation = Isolation.NONE) -> Ask:
-    return asks.need(memory_gib * 1024, isolation=isolation)
+def need(memory_gib: int, isolation: Isolation = Isolation.NONE) -> DeviceRequest:
+    return requests.need(memory_gib * 1024, isolation=isolation)
 
 
 def places(*names: str) -> tuple[Placement, ...]:
@@ -125,10 +125,10 @@ class Scene:
             layout = {*desired.instances, *places(*(f"{s.profile}@{s.start}" for s in held))}
             self.sharings[i] = msgspec.structs.replace(sharing, layout=tuple(sorted(layout)) or None)
 
-    def run(self, name: str, *shares: Share, asks: Sequence[Ask] = ()) -> None:
+    def run(self, name: str, *shares: Share, requests: Sequence[DeviceRequest] = ()) -> None:
         key = PodKey(f"a/{name}")
         assignment = Assignment(pod=key, node=NodeName("n"), shares=shares)
-        self.running.append(Running(pod=Pod(key=key, need=Need(asks=tuple(asks))), assignment=assignment))
+        self.running.append(Running(pod=Pod(key=key, need=Need(requests=tuple(requests))), assignment=assignment))
 
     def bind(self) -> None:
         """Let the scheduler bind each waiting pod of one device that an idle desired device of its name serves."""
@@ -140,12 +140,12 @@ class Scene:
             if (each.gpu, each.profile, each.start) not in held
         ]
         for each in list(self.pending):
-            (ask,) = each.need.asks
-            found = next((s for s in idle if s.resource == ask.resource), None)
+            (request,) = each.need.requests
+            found = next((s for s in idle if s.resource == request.resource), None)
             if found is not None:
                 idle.remove(found)
                 self.pending.remove(each)
-                self.run(each.key.partition("/")[2], found, asks=(ask,))
+                self.run(each.key.partition("/")[2], found, requests=(request,))
 
 
 def _shares(desired: DesiredDevices) -> list[Share]:
@@ -477,8 +477,8 @@ def test_a_pod_whose_record_is_not_written_holds_a_device_of_its_name() -> None:
     world = Scene(2)
     world.want(wish(0, "1g.5gb@6"), wish(1, "gpu"))
     world.create_desired()
-    world.run("one", asks=(exact("1g.5gb"), need(1)))
-    world.run("two", asks=(exact("gpu"),))
+    world.run("one", requests=(exact("1g.5gb"), need(1)))
+    world.run("two", requests=(exact("gpu"),))
     world.pending = [asking("three", exact("1g.5gb"))]
     world.reconcile()
     assert len(world.desired[0].instances) == 2
@@ -489,7 +489,7 @@ def test_a_pod_may_hold_what_is_just_being_taken_back() -> None:
     """The kubelet gave it away before it received that it is no longer desired."""
     world = Scene(2)
     world.offered = (wish(0, "1g.5gb@6"), wish(1, "gpu"))
-    world.run("one", asks=(exact("1g.5gb"),))
+    world.run("one", requests=(exact("1g.5gb"),))
     world.reconcile()
     assert world.desired == (wish(0, "1g.5gb@6"),)
 
@@ -498,7 +498,7 @@ def test_what_is_desired_is_guessed_before_what_is_being_taken_back() -> None:
     world = Scene(2)
     world.offered = (wish(0, "1g.5gb@6"),)
     world.want(wish(1, "1g.5gb@0"))
-    world.run("one", asks=(exact("1g.5gb"),))
+    world.run("one", requests=(exact("1g.5gb"),))
     world.reconcile(later_s=1000)
     assert world.desired == (wish(1, "1g.5gb@0"),)
 
@@ -596,7 +596,7 @@ def test_a_unhealthy_instance_leaves_the_rest_of_its_gpu() -> None:
 def test_a_gpu_with_a_unhealthy_instance_is_not_given_whole(name: str) -> None:
     world = Scene(sharing=Sharing(layout=places(name)))
     world.unhealthy = (UnhealthyDevice(device=DeviceId("GPU-0", places(name)[0]), reason="XID 43"),)
-    world.pending = [asking("one", Ask(resource="nvidia.com/gpu"))]
+    world.pending = [asking("one", DeviceRequest(resource="nvidia.com/gpu"))]
     decision = world.reconcile()
     assert world.desired == ()
     assert [each.pod for each in decision.pending or ()] == ["a/one"]

@@ -16,7 +16,7 @@ from tessera.core.packing.partitioning import (
     advance_all,
     applying,
 )
-from tessera.core.workload.need import Ask, Need, Pod, Requirement, SelectorTerm
+from tessera.core.workload.need import DeviceRequest, Need, Pod, Requirement, SelectorTerm
 
 A100 = model("A100-40GB")
 SOON = PartitioningLimits(idle_s=0, longest_s=0, protect_s=0)
@@ -33,7 +33,7 @@ def pooled(name: str, value: str = "") -> Node:
 
 
 def asking(name: str, profile: str = "7g.40gb", **selector: str) -> Pod:
-    need = Need(asks=(Ask(resource=f"nvidia.com/mig-{profile}"),), node_selector=tuple(selector.items()))
+    need = Need(requests=(DeviceRequest(resource=f"nvidia.com/mig-{profile}"),), node_selector=tuple(selector.items()))
     return pod_of(need, f"a/{name}")
 
 

@@ -131,7 +131,7 @@ class _RequestFields(msgspec.Struct, frozen=True, kw_only=True):
     ending: bool = False
     running: bool = False
     initial: bool = False
-    ask: str = ""
+    request_text: str = msgspec.field(default="", name="ask")
     memory_mib: int = 0
     models: tuple[str, ...] = ()
     bound: str = ""

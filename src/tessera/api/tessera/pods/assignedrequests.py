@@ -17,7 +17,7 @@ from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation, RequestKey
 from tessera.core.deviceplugin.allocations.matching import AssignedRequest, Correction
 from tessera.core.gpu.sharing import names_device
-from tessera.core.workload.need import Ask, ContainerNeed, Form, Need, effective_need, reused
+from tessera.core.workload.need import ContainerNeed, DeviceRequest, Form, Need, effective_need, reused
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY, SHARE_RESOURCES
 from tessera.core.workload.units import count
 from tessera.errors import InvalidInput
@@ -78,16 +78,16 @@ def _requests(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[As
     initial, uid = dict(_initial(pod, need)), str(pod.get("metadata", "uid").value or "")
     for part in _parts(pod, need, shares, initial):
         yield AssignedRequest(
-            key=RequestKey(namespace, name, part.container, part.ask.resource),
+            key=RequestKey(namespace, name, part.container, part.request.resource),
             uid=uid,
-            units=dict(_units(pod, part.ask.resource)).get(part.container, 0),
+            units=dict(_units(pod, part.request.resource)).get(part.container, 0),
             shares=part.shares,
             at=part.at,
             since_ns=since_ns,
             ending=ending,
             running=running,
-            ask=_requested(part.ask, need, signed=requested is not None) if part.whole else "",
-            memory_mib=part.ask.memory_mib if part.ask.form is Form.NEED else 0,
+            request_text=_requested(part.request, need, signed=requested is not None) if part.whole else "",
+            memory_mib=part.request.memory_mib if part.request.form is Form.NEED else 0,
             models=need.models,
             bound=(uid or f"{namespace}/{name}") if part.common else "",
             initial=part.container in initial,
@@ -98,52 +98,57 @@ class _Part(NamedTuple):
     """One container's part of its pod's shares."""
 
     container: str
-    ask: Ask
+    request: DeviceRequest
     """The need that they serve; of several the smallest."""
     at: int
     shares: tuple[Share, ...]
     common: bool
     """Whether another container of the pod uses some of them too."""
     whole: bool = True
-    """Whether they are all that the ask is served by, and nothing else."""
+    """Whether they are all that the request is served by, and nothing else."""
 
 
-def _parts(pod: Field, need: Need, shares: tuple[Share, ...], initial: Mapping[str, Ask]) -> Iterator[_Part]:
-    devices: list[tuple[Ask, int, Share]] = []
-    for ask, at, own in dealt(pod, need.asks, shares):
-        if ask.form is Form.SHARE:
-            units = dict(_units(pod, ask.resource))
-            most = _most_units(pod, ask.resource)
+def _parts(pod: Field, need: Need, shares: tuple[Share, ...], initial: Mapping[str, DeviceRequest]) -> Iterator[_Part]:
+    devices: list[tuple[DeviceRequest, int, Share]] = []
+    for request, at, own in dealt(pod, need.requests, shares):
+        if request.form is Form.SHARE:
+            units = dict(_units(pod, request.resource))
+            most = _most_units(pod, request.resource)
             for name, number in units.items():
                 part = own if len(units) == 1 else _part(own, number, most)
-                yield _Part(name, ask, at, part, common=len(units) > 1)
-        elif ask.resource in SHARE_RESOURCES:
-            devices += [(ask, at + number, share) for number, share in enumerate(own)]
+                yield _Part(name, request, at, part, common=len(units) > 1)
+        elif request.resource in SHARE_RESOURCES:
+            devices += [(request, at + number, share) for number, share in enumerate(own)]
     yield from _of_needs(pod, devices, initial)
 
 
-def _of_needs(pod: Field, devices: Sequence[tuple[Ask, int, Share]], initial: Mapping[str, Ask]) -> Iterator[_Part]:
+def _of_needs(
+    pod: Field, devices: Sequence[tuple[DeviceRequest, int, Share]], initial: Mapping[str, DeviceRequest]
+) -> Iterator[_Part]:
     """Yield the containers' devices for their needs: init containers get those of others that start later."""
-    single = [msgspec.structs.replace(ask, count=1) for ask, _, _ in devices]
+    single = [msgspec.structs.replace(request, count=1) for request, _, _ in devices]
     places = {
         each.container: tuple(i for i, other in enumerate(single) if other.container == each.container)
         for each in single
     }
-    places |= {name: reused(ask, single, _running(pod, name)) for name, ask in initial.items() if ask.memory_mib}
+    places |= {
+        name: reused(request, single, _running(pod, name)) for name, request in initial.items() if request.memory_mib
+    }
     for name, own in places.items():
-        asks = {devices[index][0] for index in own}
+        requests = {devices[index][0] for index in own}
         if own:
             yield _Part(
                 container=name,
-                ask=min(asks, key=lambda ask: ask.memory_mib),
+                request=min(requests, key=lambda request: request.memory_mib),
                 at=devices[own[0]][1],
                 shares=tuple(devices[index][2] for index in own),
                 common=any(set(own) & set(others) for other, others in places.items() if other != name),
-                whole=len(asks) == 1 and own == tuple(i for i, (ask, _, _) in enumerate(devices) if ask in asks),
+                whole=len(requests) == 1
+                and own == tuple(i for i, (request, _, _) in enumerate(devices) if request in requests),
             )
 
 
-def _initial(pod: Field, need: Need) -> Iterator[tuple[str, Ask]]:
+def _initial(pod: Field, need: Need) -> Iterator[tuple[str, DeviceRequest]]:
     """Yield the init containers that end before the others start, each with its need."""
     for container in pod.get("spec", "initContainers").elements():
         if container.get("restartPolicy").value != "Always":
@@ -154,7 +159,7 @@ def _initial(pod: Field, need: Need) -> Iterator[tuple[str, Ask]]:
             )
             yield (
                 name,
-                Ask(
+                DeviceRequest(
                     resource=GPU_MEMORY,
                     form=Form.NEED,
                     count=gpus,
@@ -171,14 +176,14 @@ def _running(pod: Field, name: str) -> frozenset[str]:
     return frozenset(each.get("name").text() for each in before if each.get("restartPolicy").value == "Always")
 
 
-def _requested(ask: Ask, need: Need, *, signed: bool) -> str:
+def _requested(request: DeviceRequest, need: Need, *, signed: bool) -> str:
     """Return a need as text: two pods with equal needs may exchange shares, even if one is a MIG instance.
 
     An unsigned need never equals one that was signed for another pod, whose share it would get.
     """
-    if ask.form is not Form.NEED:
+    if request.form is not Form.NEED:
         return ""
-    parts = (msgspec.structs.replace(ask, container=""), need.models)
+    parts = (msgspec.structs.replace(request, container=""), need.models)
     return msgspec.json.encode((*parts, "signed") if signed else parts).decode()
 
 
@@ -204,12 +209,12 @@ def _most_units(pod: Field, resource: str) -> int:
 
     def asked(container: Field) -> ContainerNeed:
         number = numbers.get(container.get("name").text(), 0)
-        ask = Ask(resource=resource, form=Form.SHARE, memory_mib=number)
-        return ContainerNeed(asks=(ask,), sidecar=container.get("restartPolicy").value == "Always")
+        request = DeviceRequest(resource=resource, form=Form.SHARE, memory_mib=number)
+        return ContainerNeed(requests=(request,), sidecar=container.get("restartPolicy").value == "Always")
 
     containers, init = (map(asked, pod.get("spec", kind).elements()) for kind in ("containers", "initContainers"))
-    (ask,) = effective_need(tuple(containers), tuple(init)).asks
-    return ask.memory_mib
+    (request,) = effective_need(tuple(containers), tuple(init)).requests
+    return request.memory_mib
 
 
 def _units(pod: Field, resource: str) -> Iterator[tuple[str, int]]:
@@ -222,7 +227,7 @@ def _units(pod: Field, resource: str) -> Iterator[tuple[str, int]]:
 
 def _since_ns(pod: Field, need: Need) -> int:
     """Return when a pod was bound, if its binding has the time, as of gpushare's pods; else when it was created."""
-    bound = any(ask.form is Form.SHARE for ask in need.asks)
+    bound = any(request.form is Form.SHARE for request in need.requests)
     assumed = assumed_ns(pod.get("metadata", "annotations")) if bound else None
     return created_ns(pod) if assumed is None else assumed
 

@@ -11,15 +11,15 @@ from tessera.api.tessera.pods.signatures import InvalidAssignment, Keys, assignm
 from tessera.api.tessera.shares import (
     MOST_GPUS,
     MOST_MIB,
-    AskFields,
     AssignmentFields,
+    RequestFields,
     ShareFields,
     UnversionedShareFields,
 )
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.gpumodels import same_profile
 from tessera.core.gpu.sharing import AMOUNT_MODES, Mode, mig_resource, names_device
-from tessera.core.workload.need import Ask, Form, Isolation, Need
+from tessera.core.workload.need import DeviceRequest, Form, Isolation, Need
 from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.errors import UNDECODABLE, InvalidInput
 
@@ -31,7 +31,7 @@ _DECODER = msgspec.json.Decoder(AssignmentFields | tuple[UnversionedShareFields,
 
 
 def write_shares(shares: tuple[Share, ...], requested: Need | None = None) -> str:
-    """Return the text of the annotation `tessera.dev/assignment`: the shares in the order of the asks.
+    """Return the text of the annotation `tessera.dev/assignment`: the shares in the order of the requests.
 
     Args:
         shares: of the pod.
@@ -40,13 +40,13 @@ def write_shares(shares: tuple[Share, ...], requested: Need | None = None) -> st
     """
     fields = AssignmentFields(1, msgspec.convert(shares, tuple[ShareFields, ...], from_attributes=True))
     if requested is not None:
-        asks = msgspec.convert(requested.asks, tuple[AskFields, ...], from_attributes=True)
-        fields = msgspec.structs.replace(fields, asks=asks, models=requested.models)
+        requests = msgspec.convert(requested.requests, tuple[RequestFields, ...], from_attributes=True)
+        fields = msgspec.structs.replace(fields, requests=requests, models=requested.models)
     return msgspec.json.encode(fields).decode()
 
 
 def signed_ask(pod: Field, keys: Keys | None) -> Need | None:
-    """Return the asks and models that were signed with a pod's assignment; None for none.
+    """Return the requests and models that were signed with a pod's assignment; None for none.
 
     They take precedence over the pod's present annotations, which a tenant may have changed since.
 
@@ -72,7 +72,7 @@ def read_shares(
 
     Args:
         pod: the object.
-        need: its request, if no ask was signed; None if it is invalid.
+        need: its request, if no request was signed; None if it is invalid.
         share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
         keys: the keys that count on the pod's node; without them assignments are not verified.
 
@@ -94,7 +94,7 @@ def read_shares(
                 raise
         else:
             shares, requested = _parsed(annotations.get(ASSIGNMENT))
-            # If the ask was not signed, the unit may have been larger when the pod was bound.
+            # If the request was not signed, the unit may have been larger when the pod was bound.
             check_requested(pod, requested or need, shares, spare=1 if requested else max(1, _GIB // share_unit_mib))
             return shares
     found = _foreign(pod, need, share_unit_mib)
@@ -109,7 +109,7 @@ def read_shares(
 def _foreign(pod: Field, need: Need | None, share_unit_mib: int) -> tuple[Share, ...] | None:
     """Return what gpushare's annotations record."""
     annotations = pod.get("metadata", "annotations")
-    requested_mib = sum(ask.memory_mib for ask in need.asks if ask.form is Form.SHARE) if need else 0
+    requested_mib = sum(request.memory_mib for request in need.requests if request.form is Form.SHARE) if need else 0
     found = assigned_mib(annotations, requested_mib, share_unit_mib)
     if found is None:
         return None
@@ -129,8 +129,10 @@ def _foreign(pod: Field, need: Need | None, share_unit_mib: int) -> tuple[Share,
     )
 
 
-def dealt(pod: Field, asks: tuple[Ask, ...], shares: tuple[Share, ...]) -> Iterator[tuple[Ask, int, tuple[Share, ...]]]:
-    """Yield each ask with its shares and their position; a lone request for memory shares may have several GPUs.
+def dealt(
+    pod: Field, requests: tuple[DeviceRequest, ...], shares: tuple[Share, ...]
+) -> Iterator[tuple[DeviceRequest, int, tuple[Share, ...]]]:
+    """Yield each request with its shares and their position; a lone request for memory shares may have several GPUs.
 
     Resources other than GPUs have no shares, and devices requested by name none before the kubelet's record has them.
 
@@ -138,18 +140,20 @@ def dealt(pod: Field, asks: tuple[Ask, ...], shares: tuple[Share, ...]) -> Itera
         InvalidAssignment: more or fewer shares than requested devices.
 
     """
-    asks = tuple(ask for ask in asks if ask.form is not Form.EXACT or names_device(ask.resource))
-    amounts = tuple(ask for ask in asks if ask.form is not Form.EXACT)
-    asks = amounts if len(shares) == sum(ask.count for ask in amounts) else asks
-    devices = sum(ask.count for ask in asks)
-    lone = len(asks) == 1 and asks[0].form is Form.SHARE
+    requests = tuple(
+        request for request in requests if request.form is not Form.EXACT or names_device(request.resource)
+    )
+    amounts = tuple(request for request in requests if request.form is not Form.EXACT)
+    requests = amounts if len(shares) == sum(request.count for request in amounts) else requests
+    devices = sum(request.count for request in requests)
+    lone = len(requests) == 1 and requests[0].form is Form.SHARE
     if devices != len(shares) and not (lone and shares):
         found = f"it has {len(shares)} shares, and {devices} devices are requested"
         raise InvalidAssignment(assignment_of(pod), found=found)
     at = 0
-    for ask in asks:
-        count = len(shares) if lone else ask.count
-        yield ask, at, shares[at : at + count]
+    for request in requests:
+        count = len(shares) if lone else request.count
+        yield request, at, shares[at : at + count]
         at += count
 
 
@@ -170,20 +174,20 @@ def check_requested(pod: Field, need: Need | None, shares: tuple[Share, ...], *,
     """
     if need is None or not shares:
         return
-    for ask, _, own in dealt(pod, need.asks, shares):
-        strange = next((share for share in own if not _serves(share, ask)), None)
+    for request, _, own in dealt(pod, need.requests, shares):
+        strange = next((share for share in own if not _serves(share, request)), None)
         if strange is not None:
             found = f"{strange.resource}, mode {strange.mode}"
-            accepted = f"{ask.count} {ask.resource}"
+            accepted = f"{request.count} {request.resource}"
             raise InvalidAssignment(assignment_of(pod), found=found, expected="what is requested", hint=accepted)
         given_mib = sum(
             share.memory_mib
             for share in own
-            if ask.form is not Form.EXACT and _is_part(share) and share.resource == ask.resource
+            if request.form is not Form.EXACT and _is_part(share) and share.resource == request.resource
         )
-        most_mib = ask.memory_mib * (spare if ask.form is Form.SHARE else len(own))
+        most_mib = request.memory_mib * (spare if request.form is Form.SHARE else len(own))
         if given_mib > most_mib:
-            found = f"{given_mib} MiB of {ask.resource} are more than the {most_mib} MiB requested"
+            found = f"{given_mib} MiB of {request.resource} are more than the {most_mib} MiB requested"
             raise InvalidAssignment(assignment_of(pod), found=found)
 
 
@@ -191,23 +195,23 @@ def serves(pod: Field, need: Need, shares: tuple[Share, ...]) -> bool:
     """Return whether shares satisfy a need and do not exceed it (`check_requested`)."""
     try:
         check_requested(pod, need, shares)
-        parts = tuple(dealt(pod, need.asks, shares))
+        parts = tuple(dealt(pod, need.requests, shares))
     except InvalidAssignment:
         return False
     return all(
-        sum(share.memory_mib for share in own) >= ask.memory_mib * ask.count
-        and all(share.compute_percent >= ask.compute_percent for share in own)
-        and all(share.isolation.covers(ask.isolation) for share in own)
-        for ask, _, own in parts
-        if ask.form is not Form.EXACT
+        sum(share.memory_mib for share in own) >= request.memory_mib * request.count
+        and all(share.compute_percent >= request.compute_percent for share in own)
+        and all(share.isolation.covers(request.isolation) for share in own)
+        for request, _, own in parts
+        if request.form is not Form.EXACT
     )
 
 
-def _serves(share: Share, ask: Ask) -> bool:
-    """Return whether a share is of a kind that can serve an ask."""
-    if ask.form is Form.EXACT:
-        return _same_device(share.resource, ask.resource)
-    return ask.form is Form.NEED or (share.resource == ask.resource and _is_part(share))
+def _serves(share: Share, request: DeviceRequest) -> bool:
+    """Return whether a share is of a kind that can serve a request."""
+    if request.form is Form.EXACT:
+        return _same_device(share.resource, request.resource)
+    return request.form is Form.NEED or (share.resource == request.resource and _is_part(share))
 
 
 def _is_part(share: Share) -> bool:
@@ -224,14 +228,17 @@ def _same_device(resource: str, requested: str) -> bool:
 
 
 def _parsed(field: Field) -> tuple[tuple[Share, ...], Need | None]:
-    """Return the shares of an assignment, and the asks and models in it; None for none."""
+    """Return the shares of an assignment, and the requests and models in it; None for none."""
     try:
         found = _DECODER.decode(field.text())
     except UNDECODABLE as error:
         cause = error_phrase(error, field.text().encode(errors="replace"))
         raise field.refuse(found=f"it is not a version and a list of shares in JSON ({cause})") from error
     requested = None
-    if isinstance(found, AssignmentFields) and found.asks is not None:
-        requested = Need(asks=msgspec.convert(found.asks, tuple[Ask, ...], from_attributes=True), models=found.models)
+    if isinstance(found, AssignmentFields) and found.requests is not None:
+        requested = Need(
+            requests=msgspec.convert(found.requests, tuple[DeviceRequest, ...], from_attributes=True),
+            models=found.models,
+        )
     shares = found.shares if isinstance(found, AssignmentFields) else found
     return msgspec.convert(shares, tuple[Share, ...], from_attributes=True), requested

@@ -29,14 +29,14 @@ def binding_annotations(
     Args:
         pod: the object.
         need: its request, as read with `share_unit_mib`.
-        shares: one for each device, in the order of its asks.
+        shares: one for each device, in the order of its requests.
         gpus: those of its node.
         share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
         now_ns: the time, in nanoseconds since 1970.
 
     """
     annotations = {ASSIGNMENT: write_shares(shares, need)}
-    if any(ask.form is Form.SHARE for ask in need.asks):
+    if any(request.form is Form.SHARE for request in need.requests):
         share = next(share for share in shares if share.resource == SHARE_MEMORY)
         total_mib = next((gpu.memory_mib for gpu in gpus if gpu.index == share.gpu), 0)
         annotations |= binding(_units(pod), share.gpu, total_mib // share_unit_mib, now_ns=now_ns)
@@ -44,7 +44,7 @@ def binding_annotations(
 
 
 def _units(pod: Mapping[str, Any]) -> dict[int, int]:
-    """Return each container's ask, by its index."""
+    """Return each container's request, by its index."""
     containers = object_field("Pod", pod).get("spec", "containers").elements()
     limits = (container.get("resources", "limits", SHARE_MEMORY) for container in containers)
     return {index: limit.read(count) for index, limit in enumerate(limits) if limit.present}

@@ -48,7 +48,7 @@ class LivePod(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def claiming(self) -> bool:
         """Whether it needs an assignment: shares and needs do, exact requests are the kubelet's to serve."""
-        return any(ask.form is not Form.EXACT for ask in self.need.asks)
+        return any(request.form is not Form.EXACT for request in self.need.requests)
 
 
 def read_live_pod(pod: Mapping[str, Any], *, share_unit_mib: int = 1024, keys: Keys | None = None) -> LivePod:
@@ -86,8 +86,10 @@ def _need(field: Field, share_unit_mib: int, keys: Keys | None) -> tuple[Need, s
     except InvalidInput as error:
         return Need(), in_words(error, field)
     # Network cards, cached models and the like are counted by kube-scheduler.
-    asks = tuple(ask for ask in need.asks if ask.form is not Form.EXACT or names_gpu(ask.resource))
-    return Need(cpu_milli=need.cpu_milli, memory_mib=need.memory_mib, asks=asks, models=need.models), ""
+    requests = tuple(
+        request for request in need.requests if request.form is not Form.EXACT or names_gpu(request.resource)
+    )
+    return Need(cpu_milli=need.cpu_milli, memory_mib=need.memory_mib, requests=requests, models=need.models), ""
 
 
 def _shares(

@@ -15,7 +15,7 @@ from tessera.api.tessera.pods.signatures import InvalidAssignment, Keys
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation, RequestKey
 from tessera.core.gpu.sharing import names_device
-from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.need import DeviceRequest, Form, Need
 from tessera.core.workload.resources import SHARE_MEMORY
 
 __all__ = ["allocated", "awaits_memory", "honored", "recorded_assignment", "requests_by_name"]
@@ -29,7 +29,7 @@ def requests_by_name(pod: Mapping[str, Any]) -> bool:
 
     """
     field = _field(pod)
-    return not is_finished(field) and any(map(_by_name, read_need(field).asks))
+    return not is_finished(field) and any(map(_by_name, read_need(field).requests))
 
 
 def recorded_assignment(
@@ -42,7 +42,7 @@ def recorded_assignment(
 ) -> str | None:
     """Return the text that a pod's assignment must have; None if that is unknown, or not known yet.
 
-    Shares assigned by a scheduler stay, after the devices by name, in the order of the asks. Such a pod is
+    Shares assigned by a scheduler stay, after the devices by name, in the order of the requests. Such a pod is
     reported once it runs: until then its shares may be exchanged. Devices of init containers, beyond those of the
     others, are not in the record, so that nothing is reported of pods that have any.
 
@@ -63,7 +63,7 @@ def recorded_assignment(
     named = _named(field, need, record, devices)
     if not named:
         return None
-    amounts = sum(ask.count for ask in need.asks if ask.form is not Form.EXACT)
+    amounts = sum(request.count for request in need.requests if request.form is not Form.EXACT)
     if not amounts:
         return write_shares(named, need)
     if field.get("status", "phase").value != "Running":
@@ -96,7 +96,7 @@ def honored(
     if field.get("status", "phase").value != "Running":
         return None
     need = read_need(field, share_unit_mib=share_unit_mib)
-    amounts = {ask.resource for ask in need.asks if ask.form is not Form.EXACT}
+    amounts = {request.resource for request in need.requests if request.form is not Form.EXACT}
     own = identity(field)
     if not amounts or not amounts <= {each.resource for each in record if (each.namespace, each.pod) == own}:
         return None
@@ -106,7 +106,7 @@ def honored(
         counts = msgspec.structs.replace(keys, unsigned="counts")
         shares = read_shares(field, need, share_unit_mib=share_unit_mib, keys=counts) or ()
         check_requested(field, need, shares)
-        return write_shares(shares)  # without asks: it is unknown who wrote the present ones
+        return write_shares(shares)  # without requests: it is unknown who wrote the present ones
     return None
 
 
@@ -154,21 +154,23 @@ def allocated(pod: Mapping[str, Any], record: Iterable[KubeletAllocation], *, no
 def _named(
     field: Field, need: Need, record: Iterable[KubeletAllocation], devices: Mapping[str, Share]
 ) -> tuple[Share, ...]:
-    """Return the devices of each ask by name, in order; none if one of them is unknown."""
+    """Return the devices of each request by name, in order; none if one of them is unknown."""
     namespace, name = identity(field)
     ids = {each.key: each.device_ids for each in record}
     shares: list[Share] = []
-    for ask in filter(_by_name, need.asks):
-        own = ids.get(RequestKey(namespace, name, ask.container, ask.resource), ())
+    for request in filter(_by_name, need.requests):
+        own = ids.get(RequestKey(namespace, name, request.container, request.resource), ())
         known = [devices[each] for each in own if each in devices]
-        if len(known) != ask.count or len(own) != ask.count:
+        if len(known) != request.count or len(own) != request.count:
             return ()
-        shares += (msgspec.structs.replace(each, resource=ask.resource, container=ask.container) for each in known)
+        shares += (
+            msgspec.structs.replace(each, resource=request.resource, container=request.container) for each in known
+        )
     return tuple(shares)
 
 
-def _by_name(ask: Ask) -> bool:
-    return ask.form is Form.EXACT and names_device(ask.resource)
+def _by_name(request: DeviceRequest) -> bool:
+    return request.form is Form.EXACT and names_device(request.resource)
 
 
 def _field(pod: Mapping[str, Any]) -> Field:

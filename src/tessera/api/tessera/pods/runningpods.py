@@ -120,7 +120,7 @@ class _Found:
             return
         if shares is None and node in self._nodes and not self._signed:
             shares = _of_hami(field, self._nodes[node], key, self.notes)
-        if not shares and read.pod.need.asks and not self._signed:
+        if not shares and read.pod.need.requests and not self._signed:
             shares = None  # a record of no device is none: the pod uses what it requests
         if not node:
             node, shares = self._claims.get(field.get("metadata", "uid").text(""), ("", None))
@@ -244,7 +244,7 @@ def _read(field: Field, key: PodKey, share_unit_mib: int, keys: Keys | None) -> 
     try:
         return _Reading(pod, read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys))
     except InvalidAssignment as error:
-        by_name = any(ask.form is Form.EXACT and names_device(ask.resource) for ask in need.asks)
+        by_name = any(request.form is Form.EXACT and names_device(request.resource) for request in need.requests)
         return _Reading(pod, None if by_name else (), note=unused_record(key, error), invalid=str(error))
     except InvalidInput as error:
         return _Reading(pod, note=unused_record(key, error))

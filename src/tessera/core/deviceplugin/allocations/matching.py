@@ -60,7 +60,7 @@ class AssignedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the pod runs; then it has its devices, even if the kubelet's record does not show it yet."""
     initial: bool = False
     """Whether the container ends before the pod's others start, which get its devices then."""
-    ask: str = ""
+    request_text: str = ""
     """The container's request, as text, if any share that serves one such request serves all; empty elsewhere."""
     memory_mib: int = 0
     """Least memory of each assigned GPU, if the pod requested an amount of any GPU; else 0."""
@@ -74,7 +74,7 @@ class AssignedRequest(msgspec.Struct, frozen=True, kw_only=True):
         """What must be equal for requests to be interchangeable, as text: the request, else all but the place."""
         placed = ((share, None if share.start is None else 0) for share in self.shares)
         anywhere = [msgspec.structs.replace(share, gpu=0, start=start, container="") for share, start in placed]
-        parts = (self.key.resource, self.units, self.bound, self.ask or anywhere)
+        parts = (self.key.resource, self.units, self.bound, self.request_text or anywhere)
         return msgspec.json.encode(parts).decode()
 
 

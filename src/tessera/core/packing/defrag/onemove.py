@@ -78,7 +78,7 @@ class Mover:
 
     def _takes(self, kind: int) -> tuple[int, int, int]:
         need = self._packer.demand(kind).need
-        gpus = sum(ask.count * (ask.compute_percent or 100) for ask in need.asks)
+        gpus = sum(request.count * (request.compute_percent or 100) for request in need.requests)
         return gpus, need.cpu_milli, kind
 
     def _movable(self, kind: int, running: list[_Running]) -> Iterator[_Running]:

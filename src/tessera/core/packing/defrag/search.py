@@ -149,7 +149,7 @@ class _Search:
             if not own or not self.room.helps((*moved, *own), target.need, name):
                 continue
             able = tuple(pod for pod in own if self._can_go(pod))
-            one_device = sum(ask.count for ask in target.need.asks) == 1
+            one_device = sum(request.count for request in target.need.requests) == 1
             if one_device and self.room.of_one_node(name, target.need).has_cpu_and_memory(target.need, name):
                 gpus = sorted({share.gpu for pod in able for share in pod.shares})
                 yield from ((name, tuple(pod for pod in able if gpu in _gpus(pod))) for gpu in gpus)

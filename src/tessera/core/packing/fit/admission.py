@@ -65,13 +65,13 @@ def admits(need: Need, node: Node) -> bool:
 
     What a node without agent does not advertise does not matter here: a plan may be for agents yet to come.
     """
-    known = not need.asks or (node.reported and not node.problem)
+    known = not need.requests or (node.reported and not node.problem)
     return known and refusal(need, node) is None and not withheld(need, node)
 
 
 def withheld(need: Need, node: Node) -> str:
     """Return why a node's agent does not advertise a requested resource; empty where it does."""
-    resources = {ask.resource for ask in need.asks} if node.withheld else set[str]()
+    resources = {request.resource for request in need.requests} if node.withheld else set[str]()
     return next((reason for resource, reason in node.withheld if resource in resources), "")
 
 
@@ -79,7 +79,9 @@ def unadvertised(need: Need, node: Node) -> str:
     """Return the device requested by name that a node without agent does not advertise; empty for none."""
     if node.advertised is None:
         return ""
-    named = (ask.resource for ask in need.asks if ask.form is Form.EXACT and names_device(ask.resource))
+    named = (
+        request.resource for request in need.requests if request.form is Form.EXACT and names_device(request.resource)
+    )
     return next((resource for resource in named if resource not in node.advertised), "")
 
 
@@ -94,7 +96,9 @@ def _miscounted(need: Need, units: MemoryUnits | None) -> tuple[Refusal, str] | 
     """Return that a pod requests more units than a node has, because it counts in smaller ones."""
     if units is None or need.unit_mib >= units.mib:
         return None
-    requested = max((ask.memory_mib // need.unit_mib for ask in need.asks if ask.form is Form.NEED), default=0)
+    requested = max(
+        (request.memory_mib // need.unit_mib for request in need.requests if request.form is Form.NEED), default=0
+    )
     return (Refusal.UNITS, f"{requested} units with {units.count}") if requested > units.count else None
 
 

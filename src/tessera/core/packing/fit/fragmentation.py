@@ -19,7 +19,7 @@ from tessera.core.cluster.gputypes import GpuType, Ints
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit.fleet import CPU, Fleet
 from tessera.core.packing.fit.spread import Spread
-from tessera.core.workload.need import Ask, Need
+from tessera.core.workload.need import DeviceRequest, Need
 
 __all__ = ["FULL", "Fragmentation", "FragmentationState", "Loss", "Lost", "Typical", "percent_of", "typical"]
 
@@ -33,14 +33,14 @@ class Typical(NamedTuple):
     """A typical pod of the mix: all that fragmentation depends on, and its weight."""
 
     cpu_milli: int
-    asks: tuple[Ask, ...]
+    requests: tuple[DeviceRequest, ...]
     models: tuple[str, ...]
     weight: int
 
     @property
     def gpus(self) -> int:
         """How many GPUs it takes."""
-        return sum(ask.count for ask in self.asks)
+        return sum(request.count for request in self.requests)
 
 
 def typical(mix: Iterable[tuple[Need, int]], *, cover_percent: int = FULL) -> tuple[Typical, ...]:
@@ -48,9 +48,9 @@ def typical(mix: Iterable[tuple[Need, int]], *, cover_percent: int = FULL) -> tu
 
     Needs that differ only in host memory or in where they may run are one typical pod. Ties keep the mix's order.
     """
-    counts: dict[tuple[int, tuple[Ask, ...], tuple[str, ...]], int] = {}
+    counts: dict[tuple[int, tuple[DeviceRequest, ...], tuple[str, ...]], int] = {}
     for need, count in mix:
-        key = need.cpu_milli, need.asks, need.models
+        key = need.cpu_milli, need.requests, need.models
         counts[key] = counts.get(key, 0) + count
     target = cover_percent * sum(counts.values())
     found: list[Typical] = []
@@ -63,15 +63,15 @@ def typical(mix: Iterable[tuple[Need, int]], *, cover_percent: int = FULL) -> tu
     return tuple(found)
 
 
-def percent_of(asks: Sequence[Ask], gpu_type: GpuType) -> int | None:
-    """Return the percent of one GPU of this type that one device of the asks takes, the largest; None if none serves.
+def percent_of(requests: Sequence[DeviceRequest], gpu_type: GpuType) -> int | None:
+    """Return the percent of one GPU of this type that one requested device takes, the largest; None if none serves.
 
     An amount takes the larger of its parts of compute and memory, a MIG instance its part of the memory slices, a
     client its part of the device's; all rounded up.
     """
     sizes = []
-    for ask in asks:
-        options = gpu_type.options(ask)
+    for request in requests:
+        options = gpu_type.options(request)
         if not options:
             return None
         option = options[0]
@@ -136,7 +136,7 @@ class Fragmentation:
         self.pods = tuple(pods)
         self.weight = sum(pod.weight for pod in pods)
         self._types = fleet.types
-        self.cpus: Ints = np.unique(np.array([pod.cpu_milli for pod in pods if pod.asks], dtype=np.int64))
+        self.cpus: Ints = np.unique(np.array([pod.cpu_milli for pod in pods if pod.requests], dtype=np.int64))
         most = len(fleet.kind)
         one = np.zeros((len(fleet.types), len(self.cpus) + 1, FULL + 1), dtype=np.int64)
         many = np.zeros((len(fleet.types), len(self.cpus) + 1, most + 1), dtype=np.int64)
@@ -191,7 +191,7 @@ class Fragmentation:
     def _loss(self, pod: Typical, kinds: list[int], remaining: list[int], cpu: int) -> Loss:
         sizes = [_size(pod, self._types[kind]) for kind in kinds]
         lost, why = sum(remaining), Lost.SIZE
-        if not pod.asks:
+        if not pod.requests:
             why = Lost.NO_GPU
         elif pod.cpu_milli > cpu:
             why = Lost.CPU
@@ -208,6 +208,6 @@ class Fragmentation:
 
 def _size(pod: Typical, gpu_type: GpuType) -> int | None:
     """Return the percent of one GPU that a device of the pod takes; None where there is none."""
-    if not pod.asks or (pod.models and gpu_type.model.name not in pod.models):
+    if not pod.requests or (pod.models and gpu_type.model.name not in pod.models):
         return None
-    return percent_of(pod.asks, gpu_type)
+    return percent_of(pod.requests, gpu_type)

@@ -10,7 +10,7 @@ from tessera.core.gpu.instancecounts import profile_of, starts
 from tessera.core.packing.fit.demand import Demand
 from tessera.core.packing.fit.fleet import Fleet
 from tessera.core.packing.fit.ways import Existing, NewInstance, Way
-from tessera.core.workload.need import Ask, Form
+from tessera.core.workload.need import DeviceRequest, Form
 
 __all__ = ["Preference", "Tightest", "serve"]
 
@@ -49,7 +49,7 @@ def free_starts(fleet: Fleet, node: int, row: int, way: NewInstance) -> tuple[in
 
 
 def serve(fleet: Fleet, demand: Demand, node: int, preference: Preference) -> tuple[Share, ...] | None:
-    """Return the shares that would serve the asks of `demand` on `node`, in their order; None if they do not fit.
+    """Return the shares that would serve the requests of `demand` on `node`, in their order; None if they do not fit.
 
     Cpu, memory and admission are ignored: see `Demand.fits`. Preferred GPUs come first; if one device's choice
     leaves a later one nothing, it backtracks. The fleet is changed meanwhile and restored. Cost: one step
@@ -72,7 +72,7 @@ class _Search:
         self.demand = demand
         self.node = node
         self.preference = preference
-        self.sought = [devices for devices in demand.devices for _ in range(devices.ask.count)]
+        self.sought = [devices for devices in demand.devices for _ in range(devices.request.count)]
         self.shares: list[Share] = []
         self._rows: list[int] = []
 
@@ -105,7 +105,7 @@ class _Search:
             rows = way.capacity(self.fleet, nodes)[:, 0].nonzero()[0].tolist()
             free = [row for row in rows if self.fleet.gpu_index[self.node][row] not in taken] if taken else rows
             for row in free if self._alike(free) else self.preference.gpus(self.fleet, self.node, self.demand, free):
-                yield from self._shares(way, row, devices.ask)
+                yield from self._shares(way, row, devices.request)
 
     def _alike(self, rows: Sequence[int]) -> bool:
         """Return whether there is nothing to prefer: one GPU, or all of one type and free."""
@@ -116,21 +116,21 @@ class _Search:
         return all(not clients[row] and kind[row] == kind[rows[0]] for row in rows)
 
     def _excluded_gpus(self) -> tuple[int, ...]:
-        """Return the GPUs that the ask of the next device may not use again."""
+        """Return the GPUs that the request of the next device may not use again."""
         at = min(len(self.shares), len(self.sought) - 1)
         devices = self.sought[at]
-        if devices.ask.form is Form.EXACT:
+        if devices.request.form is Form.EXACT:
             return ()
         allocated = zip(self.sought, self.shares, strict=False)
         return tuple(sorted(share.gpu for of, share in allocated if of is devices))
 
-    def _shares(self, way: Way, row: int, ask: Ask) -> Iterator[Share]:
+    def _shares(self, way: Way, row: int, request: DeviceRequest) -> Iterator[Share]:
         option = way.by_type[int(self.fleet.kind[row, self.node])]
         gpu = self.fleet.gpu_index[self.node][row]
         if isinstance(way, NewInstance):
             for start in self.preference.starts(self.fleet, self.node, row, way):
-                yield Share.of(gpu, ask, option, start)
+                yield Share.of(gpu, request, option, start)
         elif isinstance(way, Existing):
-            yield Share.of(gpu, ask, option, self.fleet.free_start(self.node, row, option))
+            yield Share.of(gpu, request, option, self.fleet.free_start(self.node, row, option))
         else:
-            yield Share.of(gpu, ask, option)
+            yield Share.of(gpu, request, option)

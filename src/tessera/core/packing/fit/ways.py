@@ -1,6 +1,6 @@
-"""The ways to serve one device of an ask, each as a capacity over the whole fleet.
+"""The ways to serve one device of a request, each as a capacity over the whole fleet.
 
-`core.gpu.sharing.options` has the options of a GPU type for an ask; here equal options become arrays, so that one
+`core.gpu.sharing.options` has the options of a GPU type for a request; here equal options become arrays, so that one
 call answers for thousands of nodes.
 """
 
@@ -15,7 +15,7 @@ from tessera.core.gpu.sharing import AMOUNT_MODES, Mode, Option
 from tessera.core.packing.fit.deviceclasses import class_of
 from tessera.core.packing.fit.fleet import Fleet
 from tessera.core.packing.fit.spread import Spread
-from tessera.core.workload.need import Ask, Form
+from tessera.core.workload.need import DeviceRequest, Form
 
 __all__ = ["Amount", "Existing", "NewInstance", "Way", "Whole", "ways_of"]
 
@@ -24,7 +24,7 @@ ByType = dict[int, Option]
 
 
 class Way(Protocol):
-    """One way to serve a device of an ask."""
+    """One way to serve a device of a request."""
 
     @property
     def by_type(self) -> ByType:
@@ -32,7 +32,7 @@ class Way(Protocol):
         ...
 
     def capacity(self, fleet: Fleet, nodes: Ints) -> Counts:
-        """Return how many devices of the ask each GPU of `nodes` could serve this way, `(gpus, len(nodes))`."""
+        """Return how many devices of the request each GPU of `nodes` could serve this way, `(gpus, len(nodes))`."""
         ...
 
 
@@ -106,10 +106,10 @@ class Existing:
         return free
 
 
-def ways_of(ask: Ask, fleet: Fleet, models: tuple[str, ...]) -> tuple[tuple[Way, ...], ...]:
-    """Return the ways to serve one device of `ask` in tiers, the tier to prefer first; models empty means any.
+def ways_of(request: DeviceRequest, fleet: Fleet, models: tuple[str, ...]) -> tuple[tuple[Way, ...], ...]:
+    """Return the ways to serve one device of `request` in tiers, the tier to prefer first; models empty means any.
 
-    An exact ask has one tier: any device of the name serves it as well. For shares and needs a weaker mode is preferred
+    An exact request has one tier: any device of the name serves it. For shares and needs a weaker mode is preferred
     to a stronger one on the whole fleet, and a smaller device to a larger one, so that no pod takes a GPU where a part
     would do.
     """
@@ -117,22 +117,22 @@ def ways_of(ask: Ask, fleet: Fleet, models: tuple[str, ...]) -> tuple[tuple[Way,
     for i in fleet.present:
         gpu_type = fleet.types[i]
         if not models or gpu_type.model.name in models:
-            for option in gpu_type.options(ask):
-                groups.setdefault(_rank(ask, option), {}).setdefault(i, option)
+            for option in gpu_type.options(request):
+                groups.setdefault(_rank(request, option), {}).setdefault(i, option)
     ways = tuple(_way(fleet, groups[rank]) for rank in sorted(groups))
-    return (ways,) if ask.form is Form.EXACT else tuple((way,) for way in ways)
+    return (ways,) if request.form is Form.EXACT else tuple((way,) for way in ways)
 
 
 _ORDER = (Mode.MEMORY_SHARE, Mode.MPS, Mode.MIG, Mode.WHOLE)
 
 
-def _rank(ask: Ask, option: Option) -> tuple[object, ...]:
+def _rank(request: DeviceRequest, option: Option) -> tuple[object, ...]:
     """Return the rank of an option in the fleet; options of equal rank are one way."""
     size = option.memory_mib, option.compute_percent
     if option.exists and option.mode is not Mode.WHOLE:
         return 0, *size, option.mode, option.profile or "", option.resource
     place = 1 + _ORDER.index(option.mode)
-    return (place,) if ask.form is Form.EXACT else (place, *size)
+    return (place,) if request.form is Form.EXACT else (place, *size)
 
 
 def _way(fleet: Fleet, by_type: ByType) -> Way:

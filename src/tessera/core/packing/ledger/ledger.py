@@ -175,7 +175,7 @@ class Ledger:
 
     def arrive(self, uid: str, need: Need) -> None:
         """Count the arrival of a pod for the learned mix, once a uid."""
-        if uid in self._arrived or sum(ask.count for ask in need.asks) > _LEARNED_DEVICES:
+        if uid in self._arrived or sum(request.count for request in need.requests) > _LEARNED_DEVICES:
             return
         self._refresh()
         if len(self._arrived) >= _REMEMBERED:
@@ -211,7 +211,7 @@ class Ledger:
 
         Empty for pods that require nothing but the name. How many devices are free is kube-scheduler's to count.
         """
-        if not any(restricts(ask, need.models) for ask in need.asks):
+        if not any(restricts(request, need.models) for request in need.requests):
             return {}
         found = self.obstacles(need, names).items()
         lasting_ones = {name: each for name, each in found if each.cause.lasting or each is UNKNOWN_NODE}
@@ -254,7 +254,7 @@ class Ledger:
         return None if best is None else names[best]
 
     def choose(self, need: Need, node: str) -> tuple[Share, ...] | str:
-        """Return a pod's shares on a node, one for each device in the order of its asks, or the obstacle."""
+        """Return a pod's shares on a node, one for each device in the order of its requests, or the obstacle."""
         self._refresh()
         column = self._fleet.index.get(node)
         if column is None:
@@ -463,7 +463,7 @@ class Ledger:
             bare = Need(
                 cpu_milli=min(need.cpu_milli, MOST),
                 memory_mib=min(need.memory_mib, MOST),
-                asks=need.asks,
+                requests=need.requests,
                 models=need.models,
             )
             kind = self._kinds[need] = self._scores.intern(bare)

@@ -82,12 +82,12 @@ class Gradient:
     def __init__(self, fragmentation: Fragmentation, demand: Demand, fleet: Fleet) -> None:
         self._frag = fragmentation
         self._cpus: Ints = np.array([[0], [demand.need.cpu_milli]])
-        self._count = sum(ask.count for ask in demand.need.asks)
+        self._count = sum(request.count for request in demand.need.requests)
         one = fragmentation.one.reshape(len(fleet.types), -1, FULL + 1)
         gain = np.zeros_like(one)
         remaining = np.arange(FULL + 1)
         for kind, gpu_type in enumerate(fleet.types):
-            after = np.maximum(remaining - (percent_of(demand.need.asks, gpu_type) or 0), 0)
+            after = np.maximum(remaining - (percent_of(demand.need.requests, gpu_type) or 0), 0)
             gain[kind] = one[kind][:, after] - one[kind] + fragmentation.weight * (remaining - after)
         self.gain: Ints = gain.ravel()
         self.opened: Ints = np.roll(fragmentation.many, 1) - fragmentation.many  # meaningless where none is free

@@ -15,7 +15,7 @@ __all__ = ["Choice", "Packer"]
 
 
 class Choice(NamedTuple):
-    """Where a pod goes: the node's index in the fleet, and a share for each device in the order of its asks."""
+    """Where a pod goes: the node's index in the fleet, and a share for each device in the order of its requests."""
 
     node: int
     shares: tuple[Share, ...]

@@ -141,7 +141,7 @@ def _size(pod: Typical, kind: GpuType) -> int:
     """Return the percent of one GPU that a device of the pod takes; 0 for none."""
     if pod.models and kind.model.name not in pod.models:
         return 0
-    return percent_of(pod.asks, kind) or 0
+    return percent_of(pod.requests, kind) or 0
 
 
 def _worth(kind: GpuType, pods: Sequence[Typical], stock: CuttingStock) -> Ints:
@@ -149,7 +149,7 @@ def _worth(kind: GpuType, pods: Sequence[Typical], stock: CuttingStock) -> Ints:
     demand: dict[int, int] = {}
     cpu: dict[int, int] = {}
     for pod in pods:
-        size = percent_of(pod.asks, kind)
+        size = percent_of(pod.requests, kind)
         if size:
             demand[size] = demand.get(size, 0) + pod.weight * pod.gpus
             cpu[size] = cpu.get(size, 0) + pod.weight * pod.cpu_milli

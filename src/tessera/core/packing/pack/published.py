@@ -35,8 +35,8 @@ class _Sized(Policy):
     def requested(self, need: Need, nodes: Ints) -> Ints:
         """Return the percent of GPU that the pod takes on each of `nodes`, by the type of their first GPU."""
         if need not in self._requested:
-            count = sum(ask.count for ask in need.asks)
-            sizes = [count * (percent_of(need.asks, gpu_type) or 0) for gpu_type in self.fleet.types]
+            count = sum(request.count for request in need.requests)
+            sizes = [count * (percent_of(need.requests, gpu_type) or 0) for gpu_type in self.fleet.types]
             self._requested[need] = Spread(self.fleet, np.array(sizes, dtype=np.int64), first=True)
         return self._requested[need].values.take(nodes)
 
@@ -80,7 +80,7 @@ class Packing(Policy):
         if not room:
             return np.zeros(len(nodes), dtype=np.int64)
         remaining = self.fleet.remaining.take(nodes, 1)
-        count = sum(ask.count for ask in demand.need.asks)
+        count = sum(request.count for request in demand.need.requests)
         tightest = np.where(sum(room) > 0, remaining, FULL + 1)
         tightest.sort(axis=0)
         taken = tightest[:count]
@@ -122,11 +122,11 @@ class Clustering(Policy):
 
     def changed(self, need: Need, node: int, pods: int) -> None:
         """Count the pods of each size on a node; see `Policy`."""
-        if need.asks:
+        if need.requests:
             self._pods(need)[node] += pods
 
     def _pods(self, need: Need) -> Ints:
-        whole = [ask.count for ask in need.asks if ask.resource == GPU_RESOURCE]
+        whole = [request.count for request in need.requests if request.resource == GPU_RESOURCE]
         if sum(whole) not in self._sizes:
             self._sizes[sum(whole)] = np.zeros(len(self.fleet.nodes), dtype=np.int64)
         return self._sizes[sum(whole)]

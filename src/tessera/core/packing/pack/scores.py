@@ -162,7 +162,7 @@ class Scores:
         gpu_type, gpu = int(self.fleet.kind[row, node]), self.fleet.gpu_index[node][row]
         known = kind, gpu_type, gpu
         if known not in self._shares:
-            self._shares[known] = (Share.of(gpu, demand.devices[0].ask, demand.sole.by_type[gpu_type]),)
+            self._shares[known] = (Share.of(gpu, demand.devices[0].request, demand.sole.by_type[gpu_type]),)
         return self._shares[known]
 
     def arrive(self, kind: int) -> None:

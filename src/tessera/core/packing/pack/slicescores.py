@@ -128,8 +128,8 @@ def _counts(kind: GpuType, mix: Mix) -> tuple[int, ...]:
     at = {profile.name: i for i, profile in enumerate(kind.model.profiles)}
     largest = max(kind.model.profiles, key=lambda profile: profile.size).name
     for need, count in mix:
-        for ask in need.asks:
-            served = [option.profile or largest for option in kind.options(ask) if option.mode in _SLICING]
+        for request in need.requests:
+            served = [option.profile or largest for option in kind.options(request) if option.mode in _SLICING]
             for profile in served[:1]:
-                counts[at[profile]] += count * ask.count
+                counts[at[profile]] += count * request.count
     return tuple(counts)

@@ -74,7 +74,7 @@ class Tessera(Cutting):
 
     def learn(self, mix: Mix, leaving_permille: int = 0) -> bool:
         """Adopt a mix, which changes all scores; see `Policy`."""
-        pods = typical(_scaled(tuple((need, count) for need, count in mix if need.asks)), cover_percent=98)
+        pods = typical(_scaled(tuple((need, count) for need, count in mix if need.requests)), cover_percent=98)
         leaving = leaving_permille >= _LEAVING_PERMILLE
         weighed = _for_many(pods) if leaving else pods
         self._step_milli = _STEP_LEAVING_MILLI if leaving else _STEP_MILLI
@@ -232,15 +232,15 @@ class _Known(NamedTuple):
     @classmethod
     def of(cls, demand: Demand, fleet: Fleet) -> "_Known":
         """Return what the policy needs to know about a demand on a fleet."""
-        count = sum(devices.ask.count for devices in demand.devices)
+        count = sum(devices.request.count for devices in demand.devices)
         ways = [way for devices in demand.devices for tier in devices.tiers[:1] for way in tier]
-        sizes = [percent_of(demand.need.asks, kind) or 0 for kind in fleet.types]
+        sizes = [percent_of(demand.need.requests, kind) or 0 for kind in fleet.types]
         part = count == 1 and bool(ways) and all(isinstance(way, Amount) for way in ways)
         return cls(needs_new_instance(demand), part, count, np.array(sizes, dtype=np.int64))
 
 
 def _able(room: Room, shape: tuple[int, int]) -> NDArray[np.int8]:
-    """Return 1 for each GPU that can serve a device of any ask."""
+    """Return 1 for each GPU that can serve a device of any request."""
     if len(room) == 1 and room[0].dtype == np.int8:
         return room[0].view(np.int8)
     able = np.zeros(shape, dtype=np.int8)

@@ -167,10 +167,10 @@ def _unrecorded(running: Running, idle: Mapping[tuple[NodeName, str], list[Share
     """Return a pod with idle devices of the requested names; these are no longer idle."""
     node = running.assignment.node
     shares = []
-    for ask in (ask for ask in running.pod.need.asks if ask.form is Form.EXACT):
-        there = idle.get((node, ask.resource), [])
-        shares += there[: ask.count]
-        del there[: ask.count]
+    for request in (request for request in running.pod.need.requests if request.form is Form.EXACT):
+        there = idle.get((node, request.resource), [])
+        shares += there[: request.count]
+        del there[: request.count]
     return msgspec.structs.replace(
         running, assignment=msgspec.structs.replace(running.assignment, shares=tuple(shares))
     )

@@ -35,7 +35,9 @@ class _Matching:
         self._admits: dict[tuple[Need, NodeName], bool] = {}
 
     def found(self) -> tuple[Assignment, ...]:
-        exact = (pod for pod in self._pending if pod.need.asks and all(a.form is Form.EXACT for a in pod.need.asks))
+        exact = (
+            pod for pod in self._pending if pod.need.requests and all(a.form is Form.EXACT for a in pod.need.requests)
+        )
         return tuple(assignment for assignment in map(self._serve, exact) if assignment is not None)
 
     def _serve(self, pod: Pod) -> Assignment | None:
@@ -44,16 +46,16 @@ class _Matching:
             return None
         self._take(name, pod.need)
         shares: list[Share] = []
-        for ask in pod.need.asks:
-            there = self._idle[name][ask.resource]
-            shares += there[: ask.count]
-            del there[: ask.count]
+        for request in pod.need.requests:
+            there = self._idle[name][request.resource]
+            shares += there[: request.count]
+            del there[: request.count]
         return Assignment(pod=pod.key, node=name, shares=tuple(shares))
 
     def _fits(self, need: Need, node: Node) -> bool:
         requested = Counter[str]()
-        for ask in need.asks:
-            requested[ask.resource] += ask.count
+        for request in need.requests:
+            requested[request.resource] += request.count
         idle = self._idle[node.name]
         if any(len(idle.get(resource, ())) < count for resource, count in requested.items()):
             return False

@@ -16,7 +16,7 @@ def observe_cluster(cluster: Cluster) -> PartitioningState:
     Pods that request no GPU, are terminating, or have scheduling gates, are not pending for one.
     """
     without_node = (each for each in cluster.pods if each.phase is Phase.WAITING and not each.ending and not each.gated)
-    pending = {each.pod.key for each in without_node if any(ask.count for ask in each.pod.need.asks)}
+    pending = {each.pod.key for each in without_node if any(request.count for request in each.pod.need.requests)}
     return PartitioningState(
         nodes=tuple(each.node for each in cluster.nodes if not each.problem),
         states=tuple(each.state for each in cluster.nodes if each.state is not None and each.state.reported),

@@ -142,16 +142,19 @@ class _Pass:
         pods = self._kept_out() | {pod.key for pod in self.observed.pending if _asks_exactly(pod.need)}
         snapshot = self._snapshot(lambda pod: pod.key in pods)
         planned = self._least_changing(snapshot)
-        asks = {pod.key: [ask for ask in pod.need.asks for _ in range(ask.count)] for pod in snapshot.pending}
+        requests = {
+            pod.key: [request for request in pod.need.requests for _ in range(request.count)]
+            for pod in snapshot.pending
+        }
         uuids = {(node.name, gpu.index): gpu.uuid for node in snapshot.nodes for gpu in node.gpus}
         exact: dict[str, set[DeviceId]] = defaultdict(set)
         other: dict[str, list[Share]] = defaultdict(list)
         urgent = set()
         for assignment in planned.assignments:
-            for ask, share in zip(asks[assignment.pod], assignment.shares, strict=True):
+            for request, share in zip(requests[assignment.pod], assignment.shares, strict=True):
                 gpu = uuids[assignment.node, share.gpu]
                 if gpu in self.managed:
-                    if ask.form is Form.EXACT:
+                    if request.form is Form.EXACT:
                         exact[gpu].add(device_of(self.managed[gpu].gpu, share))
                     else:
                         other[gpu].append(share)
@@ -395,7 +398,7 @@ def _reservations(gpus: Iterable[ManagedGpu], devices: AbstractSet[DeviceId]) ->
 
 
 def _asks_exactly(need: Need) -> bool:
-    return any(ask.form is Form.EXACT for ask in need.asks)
+    return any(request.form is Form.EXACT for request in need.requests)
 
 
 def _possible(running: Running, open_gpus: AbstractSet[tuple[NodeName, int]]) -> Running:

@@ -17,7 +17,7 @@ from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.allocations.matching import Correction, reconcile
 from tessera.core.gpu.sharing import Mode
-from tessera.core.workload.need import Ask, Form, Isolation, Need
+from tessera.core.workload.need import DeviceRequest, Form, Isolation, Need
 
 UNITS = "tessera.dev/gpu-memory"
 LIMITS, SHARES = {UNITS: 4}, "aliyun.com/gpu-mem"
@@ -54,7 +54,7 @@ CHANGES: dict[str, dict[str, str | None]] = {
 
 
 @pytest.mark.parametrize("case", CHANGES)
-def test_what_is_written_on_a_pod_after_its_ask_was_signed_judges_nothing(case: str) -> None:
+def test_what_is_written_on_a_pod_after_its_request_was_signed_judges_nothing(case: str) -> None:
     each, need = assigned("p", amount(0))
     changed = annotated(each, **CHANGES[case])
     for_agent = read_assigned_requests((each,), keys=keys())
@@ -63,7 +63,9 @@ def test_what_is_written_on_a_pod_after_its_ask_was_signed_judges_nothing(case: 
     live = read_live_pod(changed, keys=keys())
     assert (live.shares, live.need, live.wrong, live.unread) == ((amount(0),), need, "", "")
     seen = read_cluster(as_fields((node(), gpunode("a", gpu(0)), changed)), authority=authority())
-    assert [(each.pod.need.asks, each.pod.need.unit_mib) for each in seen.snapshot.running] == [(need.asks, 1024)]
+    assert [(each.pod.need.requests, each.pod.need.unit_mib) for each in seen.snapshot.running] == [
+        (need.requests, 1024)
+    ]
     assert [each.assignment.shares for each in seen.snapshot.running] == [(amount(0),)]
 
 
@@ -72,11 +74,11 @@ def test_the_unit_in_which_a_pod_counts_follows_from_what_was_signed(unit: str, 
     each, need = assigned("p", amount(0, memory_mib=4 * mib), gpu_memory_unit=unit)
     field = object_field("Pod", annotated(each, gpu_memory_unit=None))
     signed_now = read_need(field, requested=signed_ask(field, keys()))
-    assert (signed_now.asks, signed_now.unit_mib) == (need.asks, mib)
+    assert (signed_now.requests, signed_now.unit_mib) == (need.requests, mib)
 
 
 @pytest.mark.parametrize("case", CHANGES)
-def test_it_is_read_as_the_pod_says_where_no_ask_was_signed(case: str) -> None:
+def test_it_is_read_as_the_pod_says_where_no_request_was_signed(case: str) -> None:
     each = signed(pod("p", LIMITS, amount(0)))
     changed = annotated(each, **CHANGES[case])
     assert read_live_pod(each, keys=keys()).shares == (amount(0),)
@@ -91,12 +93,12 @@ def test_more_than_was_asked_when_it_was_signed_does_not_count_whatever_is_asked
 
 def test_a_share_is_of_what_was_signed_and_not_of_a_larger_unit() -> None:
     each, _ = assigned("p", share(0, 4096, resource=SHARES), limits={SHARES: 4})
-    assert read_live_pod(each, share_unit_mib=1, keys=keys()).need.asks[0].memory_mib == 4096
+    assert read_live_pod(each, share_unit_mib=1, keys=keys()).need.requests[0].memory_mib == 4096
     more, _ = assigned("p", share(0, 8192, resource=SHARES), limits={SHARES: 4})
     assert "than the 4096 MiB requested" in read_live_pod(more, share_unit_mib=1, keys=keys()).unread
 
 
-def test_an_ask_that_nobody_signed_says_nothing() -> None:
+def test_a_request_that_nobody_signed_says_nothing() -> None:
     each, need = assigned("p", amount(0), gpu_memory_unit="MiB")
     field = object_field("Pod", each)
     assert signed_ask(field, keys()) == need
@@ -109,13 +111,13 @@ def test_an_ask_that_nobody_signed_says_nothing() -> None:
     assert signed_ask(object_field("Pod", broken), keys()) is None
 
 
-def test_an_ask_is_written_and_read_as_it_was() -> None:
-    asks = (
-        Ask(resource=UNITS, form=Form.NEED, count=2, memory_mib=4096, compute_percent=30, container="main"),
-        Ask(resource="nvidia.com/gpu", isolation=Isolation.HARDWARE),
+def test_a_request_is_written_and_read_as_it_was() -> None:
+    requests = (
+        DeviceRequest(resource=UNITS, form=Form.NEED, count=2, memory_mib=4096, compute_percent=30, container="main"),
+        DeviceRequest(resource="nvidia.com/gpu", isolation=Isolation.HARDWARE),
     )
-    need = Need(asks=asks, models=("A100-40GB",))
-    text = write_shares((amount(0),), Need(cpu_milli=5, asks=asks, models=("A100-40GB",)))
+    need = Need(requests=requests, models=("A100-40GB",))
+    text = write_shares((amount(0),), Need(cpu_milli=5, requests=requests, models=("A100-40GB",)))
     each = pod("p", LIMITS, annotations={"tessera.dev/assignment": text})
     assert signed_ask(object_field("Pod", signed(each)), keys()) == need
 
@@ -162,14 +164,14 @@ def test_pods_exchange_by_what_was_signed_that_they_asked() -> None:
     assert reconcile(requests, (), ()).corrections == ()
 
 
-def test_who_was_bound_before_asks_were_signed_exchanges_with_none_whose_ask_was() -> None:
+def test_who_was_bound_before_requests_were_signed_exchanges_with_none_whose_request_was() -> None:
     honest, _ = assigned("honest", amount(0), isolation="hardware")
     former = annotated(signed(pod("former", LIMITS, amount(1))), isolation="hardware")
     one, other = read_assigned_requests((honest, former), keys=keys()).requests
     assert one.specification != other.specification
 
 
-def test_what_is_exchanged_keeps_the_ask_that_was_signed() -> None:
+def test_what_is_exchanged_keeps_the_request_that_was_signed() -> None:
     each, need = assigned("p", amount(0))
     changed = annotated(each, gpu_memory_unit="MiB")
     (request,) = read_assigned_requests((changed,), keys=keys()).requests
@@ -198,8 +200,10 @@ def test_devices_by_name_are_signed_with_what_was_asked() -> None:
     assert read_live_pod(changed, keys=keys()).wrong == ""
 
 
-def test_an_ask_in_an_unsigned_assignment_is_not_signed() -> None:
-    text = write_shares((amount(0),), Need(asks=(Ask(resource=UNITS, form=Form.NEED, memory_mib=1 << 20),)))
+def test_a_request_in_an_unsigned_assignment_is_not_signed() -> None:
+    text = write_shares(
+        (amount(0),), Need(requests=(DeviceRequest(resource=UNITS, form=Form.NEED, memory_mib=1 << 20),))
+    )
     each = pod("old", LIMITS, annotations={"tessera.dev/assignment": text})
     record = (KubeletAllocation(namespace="ns", pod="old", container="main", resource=UNITS, device_ids=("u1",)),)
     assert honored(each, record, keys()) == write_shares((amount(0),))
