@@ -5,7 +5,7 @@ from collections.abc import Container, Iterable
 
 from tessera.agent.pods.podsview import PodsInView, observed_pod
 from tessera.clients.kube import Object
-from tessera.core.deviceplugin.allocations.lastgate import GateObservation, GatePod
+from tessera.core.deviceplugin.allocations.gateobservation import GateObservation, GatePod
 from tessera.errors import TesseraError
 from tessera.log import Logger
 

@@ -13,6 +13,7 @@ import msgspec
 from tessera.agent.pods.podprocesses import ProcessTable
 from tessera.api.kubernetes.containerlimits import (
     containers_in_order,
+    created_containers,
     holds_devices,
     lasting_containers,
     limits_of,
@@ -21,8 +22,8 @@ from tessera.api.kubernetes.containerlimits import (
 from tessera.api.kubernetes.podstates import is_finished, is_terminating
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, uid_of, version_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
+from tessera.core.deviceplugin.allocations.gateobservation import GatePod
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
-from tessera.core.deviceplugin.allocations.lastgate import GatePod
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.workload.kubernetesnames import MIRROR
 from tessera.errors import Unavailable, Unsupported
@@ -333,6 +334,7 @@ def observed_pod(pod: Object) -> GatePod:
         requests=frozenset((container, resource) for container, resource, _ in limits_of(pod)),
         lasting=lasting_containers(pod),
         order=containers_in_order(pod),
+        created=created_containers(pod),
     )
 
 

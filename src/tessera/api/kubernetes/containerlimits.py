@@ -11,6 +11,7 @@ from tessera.core.workload.resources import SHARE_RESOURCES
 __all__ = [
     "container_ids",
     "containers_in_order",
+    "created_containers",
     "holds_devices",
     "lasting_containers",
     "limits_of",
@@ -44,9 +45,14 @@ def was_admitted(pod: Mapping[str, Any]) -> bool:
 
 def was_created(pod: Mapping[str, Any], container: str) -> bool:
     """Return whether a kubelet has ever created a container of a pod, by the pod's status."""
+    return container in created_containers(pod)
+
+
+def created_containers(pod: Mapping[str, Any]) -> frozenset[str]:
+    """Return the containers of a pod that a kubelet has ever created, by the pod's status."""
     status = pod.get("status") or {}
     found = (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ()))
-    return any(each.get("name") == container and each.get("containerID") for each in found)
+    return frozenset(str(each.get("name")) for each in found if each.get("containerID"))
 
 
 def was_left_out(pod: Mapping[str, Any], resource: str, node: Mapping[str, Any]) -> bool:

@@ -4,6 +4,7 @@ It allocates nothing for containers that run, and admits those again that have e
 container has ended has processes left all the same: the one that holds its namespaces.
 """
 
+import contextlib
 import hashlib
 import itertools
 import random
@@ -262,3 +263,69 @@ async def test_what_an_init_container_uses_is_not_given_to_another(node: Node, h
     node.assign("q", 9, share(0, 9 << 10))
     with pytest.raises(Conflict):
         await node.run("q", NEED, 9)
+
+
+@pytest.mark.parametrize("order", ["pq", "qp"])
+@pytest.mark.parametrize("how", ["envvar", "volume-mounts", "cdi-cri"])
+async def test_what_an_ended_init_container_is_answered_keeps_nobody_out(
+    node: Node, how: ListStrategy, order: str
+) -> None:
+    """Both pods run. `Allocate` may answer for the init container of one with the share of the other."""
+    await node.offer((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY), how=PluginOptions(list_strategies=(how,)))
+    for gpu, name in enumerate("pq"):
+        await run_after_init(node, name, gpu, 4)
+        run(node, name, pause=True, ends=False)
+    node.kubelet.lose_record()
+    for name in order:
+        await admit_with_init(node, name, 4, again=True)
+    for gpu in (0, 1):
+        node.assign(f"full-{gpu}", 11, share(gpu, 11 << 10))
+        await node.run(f"full-{gpu}", NEED, 11)
+        await passes(node)
+    assert node.plugins.gate.refusals.double_allocations() == ()
+    node.assign("r", 1, share(0, 1 << 10))
+    with pytest.raises(Conflict):
+        await node.run("r", NEED, 1)
+    for name in "pq":  # a new sandbox: the init container starts again, with its own pod's share or not at all
+        with contextlib.suppress(Conflict):
+            answer = await node.kubelet.create("default", name, "init")
+            assert answer.cdi_devices or facts(node.assigned(name)[0]["gpu"], "T4").uuid in str(answer)
+
+
+@pytest.mark.parametrize("order", ["pq", "qp"])
+@pytest.mark.parametrize("how", ["envvar", "cdi-cri"])
+async def test_an_ended_init_container_takes_no_share_from_a_pod_that_starts_again(
+    node: Node, how: ListStrategy, order: str
+) -> None:
+    """Pod p runs and is admitted again for its init container, q with all containers."""
+    await node.offer((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY), how=PluginOptions(list_strategies=(how,)))
+    for gpu, name in enumerate("pq"):
+        await run_after_init(node, name, gpu, 4)
+        run(node, name, pause=True, ends=name == "q")
+    node.kubelet.lose_record()
+    for name in order:
+        await admit_with_init(node, name, 4, again=name == "p")
+    for container in ("init", "main"):
+        told = dict((await node.kubelet.create("default", "q", container)).env).get(VISIBLE, "")
+        assert told in ("", facts(1, "T4").uuid)
+
+
+async def run_after_init(node: Node, name: str, gpu: int, units: int) -> None:
+    """Run a pod whose init container has the units of the other."""
+    node.assign(name, units, share(gpu, units << 10))
+    spec = node.pods["default", name]["spec"]
+    spec["initContainers"] = [{**spec["containers"][0], "name": "init"}]
+    node.pods["default", name] = node.watched["default", name] = signed(node.pods["default", name])
+    await admit_with_init(node, name, units)
+    await node.kubelet.create("default", name, "init")
+    await node.kubelet.create("default", name, "main")
+
+
+async def admit_with_init(node: Node, name: str, units: int, *, again: bool = False) -> None:
+    """Let the kubelet allocate for the init container, and where the other does not run for that too."""
+    init, main = (Container(name=each, limits=((NEED, units),)) for each in ("init", "main"))
+    await node.kubelet.admit("default", name, init)
+    if not again:
+        held = await node.plugins.gate.view.allocated()
+        (ids,) = {each.device_ids for each in held if each.uid == f"uid-{name}"}
+        await node.kubelet.allocate("default", name, main, ids)

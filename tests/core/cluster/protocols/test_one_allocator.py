@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from tessera.core.cluster.protocols.allocators import DeviceState, Handshake, plan_offer, released_devices, state_of
 from tessera.core.deviceplugin.allocations import lastgate
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, Exclusivity
+from tessera.core.deviceplugin.allocations.gateobservation import GateObservation, GatePod
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
-from tessera.core.deviceplugin.allocations.lastgate import GateDecision, GateObservation, GatePod
+from tessera.core.deviceplugin.allocations.lastgate import GateDecision
 from tessera.core.gpu.deviceids import DeviceId, overlap
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Placement

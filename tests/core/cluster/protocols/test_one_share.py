@@ -13,8 +13,8 @@ import pytest
 
 from tessera.core.deviceplugin.allocations import lastgate
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, Exclusivity
+from tessera.core.deviceplugin.allocations.gateobservation import GateObservation, GatePod
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
-from tessera.core.deviceplugin.allocations.lastgate import GateObservation, GatePod
 from tessera.core.gpu.deviceids import DeviceId
 
 GPU = DeviceId("GPU-0")
@@ -46,6 +46,8 @@ class State(NamedTuple):
     """The answered call of `Allocate`, before it is recorded."""
     record: frozenset[AgentAllocation] = frozenset()
     """The agent's."""
+    created: frozenset[str] = frozenset()
+    """Pods of whose last container the status says that it was created."""
     faults: int = 0
 
 
@@ -57,6 +59,8 @@ class Model(NamedTuple):
     containers: tuple[str, ...] = ("init", "main")
     faults: int = 0
     """How often the kubelet starts without its checkpoint, or forgets one container (race B)."""
+    sandboxes: bool = False
+    """Whether a pod's sandbox may end, so that the pod's containers start again, the init container first."""
     ends: bool = True
     """Whether pods are deleted, and their processes stay for a while."""
     named: bool = True
@@ -79,6 +83,7 @@ def observation(state: State, model: Model) -> GateObservation:
             requests=requests,
             lasting=frozenset({"main"}),
             order=model.containers,
+            created=frozenset({"main"}) if name in state.created else frozenset(),
         )
         for name, phase in state.pods
         if phase in LIVING | {"failed"}
@@ -141,6 +146,8 @@ def ends(state: State, name: str, phase: str, model: Model) -> Iterator[State]:
         yield alter(deleted, name, "dying" if phase in USING else "gone")
     if phase == "dying":
         yield alter(state, name, "gone")
+    if model.sandboxes and phase in {"inited", "main"}:
+        yield alter(state, name, "bound")
 
 
 def faults(state: State) -> Iterator[State]:
@@ -207,7 +214,8 @@ def starts(state: State, name: str, phase: str, model: Model) -> Iterator[State]
     kept = in_order(without_former(state, model))
     verdict = lastgate.start(kept, new, observed, {GPU: model.units}, ids=False)
     if verdict.refused is None:
-        yield alter(state, name, held.container)._replace(record=frozenset(verdict.record))
+        created = state.created | ({name} if held.container == "main" else set())
+        yield alter(state, name, held.container)._replace(record=frozenset(verdict.record), created=created)
 
 
 def reachable(model: Model) -> Iterator[State]:
@@ -234,6 +242,7 @@ SOUND = {
     "a kubelet without its checkpoint": Model(2, faults=1),
     "by CDI, a kubelet without its checkpoint": Model(2, named=False, faults=1),
     "the same twice, of one unit": Model(2, units=1, faults=2),
+    "a kubelet without its checkpoint, and new sandboxes": Model(2, units=1, faults=1, sandboxes=True),
     "by CDI, the same twice, of one unit": Model(2, units=1, named=False, faults=2),
 }
 

@@ -11,7 +11,7 @@ from tessera.core.deviceplugin.allocations.agentallocations import (
     Exclusivity,
 )
 from tessera.core.deviceplugin.allocations.earlierversions import is_vague, supplemented, with_answers, with_strategies
-from tessera.core.deviceplugin.allocations.lastgate import GatePod
+from tessera.core.deviceplugin.allocations.gateobservation import GatePod
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Placement

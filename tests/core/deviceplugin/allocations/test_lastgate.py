@@ -11,10 +11,9 @@ from tessera.core.deviceplugin.allocations.agentallocations import (
     Exclusivity,
     uses_of_devices,
 )
+from tessera.core.deviceplugin.allocations.gateobservation import GateObservation, GatePod
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.allocations.lastgate import (
-    GateObservation,
-    GatePod,
     admit,
     devices_of_orphans,
     former_entries,
@@ -115,6 +114,7 @@ LOST_UNITS: dict[str, tuple[tuple[KubeletAllocation, ...], str, str, int, bool]]
     "they are lost, and another is admitted that fits beside it": ((), "xy", "b", 3, False),
     "they are lost, and another is admitted that does not fit": ((), "z", "b", 4, True),
     "the kubelet has them, and gives one to another": ((recorded("a", "xy", resource=UNITS),), "yz", "b", 3, True),
+    "the kubelet has admitted it again, with others": ((recorded("a", "vw", resource=UNITS),), "yz", "b", 3, False),
     "the kubelet has those of its init container alone": ((recorded("a", "v", "init", UNITS),), "yz", "b", 3, False),
 }
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from builders.gpunodes import facts, sevenths
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, Exclusivity
-from tessera.core.deviceplugin.allocations.lastgate import GateObservation, GatePod, devices_of_orphans, release, start
+from tessera.core.deviceplugin.allocations.gateobservation import GateObservation, GatePod
+from tessera.core.deviceplugin.allocations.lastgate import devices_of_orphans, release, start
 from tessera.core.deviceplugin.allocations.leftovers import DeviceProcess, leftovers, on_devices
 from tessera.core.gpu.deviceids import DeviceId, overlap
 from tessera.core.gpu.inventory import GpuProcess, Inventory

@@ -39,8 +39,9 @@ from tessera.core.deviceplugin.allocations.earlierversions import (
     with_answers,
     with_strategies,
 )
+from tessera.core.deviceplugin.allocations.gateobservation import GateObservation
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
-from tessera.core.deviceplugin.allocations.lastgate import GateObservation, named, of_pod
+from tessera.core.deviceplugin.allocations.lastgate import named, of_pod
 from tessera.core.deviceplugin.allocations.relocation import moved, relocated
 from tessera.core.deviceplugin.allocations.unreadableentries import (
     UnknownUse,

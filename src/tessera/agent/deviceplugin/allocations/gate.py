@@ -23,7 +23,8 @@ from tessera.core.deviceplugin.allocations.agentallocations import (
     latest,
     replaces,
 )
-from tessera.core.deviceplugin.allocations.lastgate import GateDecision, GateObservation, GatePod
+from tessera.core.deviceplugin.allocations.gateobservation import GateObservation, GatePod
+from tessera.core.deviceplugin.allocations.lastgate import GateDecision
 from tessera.core.deviceplugin.allocations.leftovers import DeviceProcess, leftovers
 from tessera.core.deviceplugin.allocations.matching import AssignedRequest
 from tessera.core.node.nodesharing import ListStrategy

@@ -11,6 +11,7 @@ from tessera.clients.kube import name_of
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.deviceplugin.allocations import lastgate
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, Clash, double_allocations
+from tessera.core.deviceplugin.allocations.gateobservation import in_use
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import names_device
 from tessera.core.workload.resources import SHARE_RESOURCES
@@ -152,14 +153,15 @@ class Refusals:
         minute: as long as it creates instances again, the next may end it.
         """
         living = {uid for uid, pod in self._view.by_uid().items() if not is_ending(pod)}
-        ending = {each.uid for each in self._record.entries} - living
+        uids = {each.uid for each in self._record.entries}
+        entries = in_use(self._record.entries, self._record.observer.pods(uids))
         self._duplicates = {
             key: left
             for key, each in self._duplicates.items()
             if (left := tuple((later, clash) for later, clash in each if _both_live(later, clash, living)))
         }
         duplicates = (each for those in self._duplicates.values() for each in those)
-        conflicts = double_allocations(self._record.entries, self._capacity(), ending)
+        conflicts = double_allocations(entries, self._capacity(), uids - living)
         return (*duplicates, *self._lasting(conflicts))
 
     def _lasting(self, conflicts: Iterable[tuple[AgentAllocation, Clash]]) -> Iterator[tuple[AgentAllocation, Clash]]:

@@ -359,10 +359,15 @@ class ShareAllocator:
         return unserved(requests, (resource, units), allocated, self._exchanges.answers, unlikely)
 
     async def _running(self) -> frozenset[RequestKey]:
-        """Return the requests whose containers have processes."""
-        containers = {each.key: (each.uid, each.key.container) for each in self.assigned_requests()}
-        running = await self._gate.record.observer.running_containers(containers.values())
-        return frozenset(key for key, container in containers.items() if container in running)
+        """Return the requests whose containers have processes, or are init containers of pods that run."""
+        requests, observer = self.assigned_requests(), self._gate.record.observer
+        running = await observer.running_containers((each.uid, each.key.container) for each in requests)
+        ended = {each.uid for each in requests if not each.initial and (each.uid, each.key.container) in running}
+        return frozenset(
+            each.key
+            for each in requests
+            if (each.uid, each.key.container) in running or (each.initial and each.uid in ended)
+        )
 
     async def refresh(self) -> None:
         """Read the pods of this node again, and the keys if assignments do not count.

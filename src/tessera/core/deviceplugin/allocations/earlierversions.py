@@ -12,8 +12,8 @@ from tessera.core.deviceplugin.allocations.agentallocations import (
     AssignedDevices,
     Exclusivity,
 )
+from tessera.core.deviceplugin.allocations.gateobservation import GatePod
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
-from tessera.core.deviceplugin.allocations.lastgate import GatePod
 from tessera.core.deviceplugin.containerresponse import ContainerResponse, visible_devices
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.node.nodesharing import ListStrategy

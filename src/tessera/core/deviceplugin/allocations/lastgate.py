@@ -18,7 +18,7 @@ from tessera.core.deviceplugin.allocations.agentallocations import (
     clashes,
     replaces,
 )
-from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.gateobservation import GateObservation, in_use
 from tessera.core.deviceplugin.offers.advertise import PluginDevice
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.workload.need import Isolation
@@ -26,8 +26,6 @@ from tessera.core.workload.resources import SHARE_RESOURCES
 
 __all__ = [
     "GateDecision",
-    "GateObservation",
-    "GatePod",
     "admit",
     "devices_of_orphans",
     "former_entries",
@@ -43,75 +41,6 @@ __all__ = [
     "without_presumed",
     "without_unassigned",
 ]
-
-
-class GatePod(msgspec.Struct, frozen=True, kw_only=True):
-    """An observed pod that the API server has; one that it does not have has ended."""
-
-    name: str
-    """`namespace/name`."""
-    ended: bool = False
-    """Whether it ran to its end."""
-    ending: bool = False
-    """Whether it has ended or is being deleted."""
-    requests: frozenset[tuple[str, str]] = frozenset()
-    """Containers, and the resources they request."""
-    lasting: frozenset[str] = frozenset()
-    """Containers that run as long as the pod."""
-    order: tuple[str, ...] = ()
-    """All containers, in the order in which they start."""
-
-    def place(self, container: str) -> int:
-        """Return the place of a container in the starting order; -1 where it is unknown."""
-        return self.order.index(container) if container in self.order else -1
-
-    def recorded_as(self, container: str) -> frozenset[str]:
-        """Return the containers whose start is recorded as that of one: also init containers with the same ids."""
-        initial = {name for name, _ in self.requests} - self.lasting if container in self.lasting else set[str]()
-        return frozenset({container, *initial})
-
-
-class GateObservation(msgspec.Struct, frozen=True, kw_only=True):
-    """The observed pods of a node at one moment."""
-
-    pods: Mapping[str, GatePod] = {}
-    """By UID."""
-    running: frozenset[str] = frozenset()
-    """UIDs of pods with processes, whatever API server and kubelet say of them."""
-    blind: bool = False
-    """Whether processes of pods cannot be observed; then a pod runs as long as the API server has it."""
-    recorded: tuple[KubeletAllocation, ...] = ()
-    """The kubelet's record, which may still have ended pods, and lack living ones."""
-
-    def ended(self, uid: str) -> bool:
-        """Return whether a pod is gone, or has run to its end."""
-        return uid not in self.pods or self.pods[uid].ended
-
-    def ending(self, uid: str) -> bool:
-        """Return whether a pod is gone, has run to its end, or is being deleted."""
-        return uid not in self.pods or self.pods[uid].ending
-
-    def runs(self, uid: str) -> bool:
-        """Return whether a pod has processes, or has not ended where that cannot be observed."""
-        return uid in self.running or (self.blind and not self.ended(uid))
-
-    def recorded_for_unobserved_pod(self, entry: AgentAllocation) -> bool:
-        """Return whether the kubelet has recorded the ids of an entry for an unobserved pod."""
-        return any(
-            each.uid not in self.pods and each.resource == entry.resource and set(each.device_ids) & set(entry.ids)
-            for each in self.recorded
-        )
-
-    def lists(self, entry: AgentAllocation) -> bool:
-        """Return whether the kubelet's record has the container of an entry, with whatever ids."""
-        return any((each.uid, each.container, each.resource) == entry.container_key for each in self.recorded)
-
-    def has_recorded(self, entry: AgentAllocation) -> bool:
-        """Return whether the kubelet's record has an allocation, at least in part."""
-        return any(
-            (each.uid, each.resource) == (entry.uid, entry.resource) and set(each.device_ids) & set(entry.ids)
-            for each in self.recorded
-        )
 
 
 class GateDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +77,7 @@ def admit(
     own = new if meant is None else of_pod(new, meant)
     # Containers of one pod share ids: the answer to a former one is named before this one's comes.
     record, _ = _with_names(record, new, observed, capacity_mib, ids=True)
-    counted = tuple(_without_lost_units(each, observed) for each in record)
+    counted = tuple(_without_lost_units(each, observed) for each in in_use(record, observed.pods))
     rivals = [each.other for each in clashes(counted, own, capacity_mib, ids=True)]
     free = [each for each in rivals if each is not None and not _blocks_allocate(each, observed)]
     left = [each for each in counted if each not in free]
@@ -183,7 +112,7 @@ def start(
     free = [each for each in rivals if each is not None and not _blocks_start(each, observed)]
     left = tuple(each for each in record if each not in free)
     late = {each.container_key for each in left if each.at_ns > new.at_ns and not observed.runs(each.uid)}
-    asked = [each for each in left if each.container_key not in late.intersection(moved)]
+    asked = [each for each in in_use(left, observed.pods) if each.container_key not in late.intersection(moved)]
     blocking = tuple(clashes(asked, new, capacity_mib, ids=ids)) if rivals else ()
     if blocking:
         ends = any(each.other is not None and observed.ending(each.other.uid) for each in blocking)
@@ -255,11 +184,11 @@ def _blocks_allocate(other: AgentAllocation, observed: GateObservation) -> bool:
 
 
 def _without_lost_units(entry: AgentAllocation, observed: GateObservation) -> AgentAllocation:
-    """Return an entry, without its ids if the kubelet's record lacks its container: that never starts with them again.
+    """Return an entry, without its ids if its container has others or none in the kubelet's record.
 
-    They stand for no device: what it uses counts.
+    It never starts with them again. They stand for no device: what it uses counts.
     """
-    lost = bool(entry.uid) and entry.resource in SHARE_RESOURCES and not observed.lists(entry)
+    lost = bool(entry.uid) and entry.resource in SHARE_RESOURCES and not observed.may_start_again(entry)
     return msgspec.structs.replace(entry, ids=()) if lost else entry
 
 
