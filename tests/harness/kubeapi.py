@@ -25,6 +25,8 @@ class KubeApi:
         """Set when one is."""
         self.released = asyncio.Event()
         """Set by who wants those that are held to be answered."""
+        self.lost: tuple[str, Kind] | None = None
+        """Method and kind of requests that are done, and whose answer says that they failed."""
 
     async def answer(self, request: web.Request) -> web.Response:
         place = request.match_info
@@ -35,6 +37,9 @@ class KubeApi:
             self.holds.set()
             await self.released.wait()
         found = await self._do(request, kind, place.get("name", ""), place.get("namespace", ""))
+        if (request.method, kind) == self.lost:
+            status = {"kind": "Status", "apiVersion": "v1", "code": 504, "reason": "Timeout", "message": "timed out"}
+            return web.json_response(status, status=504)
         if found is None:
             status = {"kind": "Status", "apiVersion": "v1", "code": 404, "reason": "NotFound"}
             return web.json_response(status, status=404)

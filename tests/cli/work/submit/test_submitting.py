@@ -1,8 +1,10 @@
 """What becomes of a submission that is interrupted, and where its image comes from."""
 
 import asyncio
+import os
 import signal
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,22 @@ import yaml
 
 from harness.commandline import called, running
 from harness.kubeapi import KubeApi, serving
-from tessera.clients.kube import ENVIRONMENTS, JOBS, MemoryKube, Selection, name_of
+from tessera.api.kubernetes.jobs import ARCHIVE, WorkRequest
+from tessera.cli.clusteraccess import ClusterSource
+from tessera.cli.work.submit import submitting
+from tessera.cli.work.submit.workoptions import Submission
+from tessera.clients.kube import (
+    ENVIRONMENTS,
+    JOBS,
+    Forbidden,
+    Kind,
+    Kube,
+    MemoryKube,
+    Object,
+    Selection,
+    Unanswered,
+    name_of,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -42,6 +59,63 @@ async def test_a_second_interrupt_waits_for_the_answer_about_the_job(
         assert b"nothing was submitted" not in said + rest
         assert await jobs(kube) == ([] if cancel else ["train"])
         assert (b"deleted train -n ns" if cancel else b"it is still running: tessera attach train -n ns") in rest
+
+
+@pytest.mark.parametrize("words", [("--code", "{code}"), ("--name", "train"), ()])
+async def test_a_job_that_may_exist_is_not_submitted_again_without_a_look(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    (code := tmp_path / "code").mkdir()
+    (code / "main.py").write_text("print(1)")
+    api = KubeApi(kube := MemoryKube())
+    api.lost = ("POST", JOBS)
+    options = (each.replace("{code}", str(code)) for each in words)
+    async with serving(api, tmp_path) as config, running(config, "run", "--image", "a", *options) as process:
+        out, error = await asyncio.wait_for(process.communicate(), 60)
+    assert (process.returncode, out, len(await jobs(kube))) == (4, b"", 1)
+    assert b"'timed out': the Job may exist: tessera jobs -n ns lists it; if not, submit it again\n" in error
+
+
+@pytest.mark.parametrize("files", [{}, {ARCHIVE: b"x"}])
+@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize("cancel", [False, True])
+def test_ctrl_c_while_the_connection_closes_hides_no_error(
+    files: dict[str, bytes], *, refused: bool, cancel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Losing(MemoryKube):
+        async def create(self, kind: Kind, body: Object) -> Object:
+            if kind == JOBS and refused:
+                raise Forbidden("create Job in ns", found="it is not allowed", hint="ask")
+            if kind == JOBS:
+                self.lose_answers(1)
+            return await super().create(kind, body)
+
+    @asynccontextmanager
+    async def closing_late(_: ClusterSource) -> AsyncIterator[Kube]:
+        try:
+            yield Losing()
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(60)
+
+    monkeypatch.setattr(submitting, "connected", closing_late)
+    submission = Submission(
+        cluster=ClusterSource(),
+        work=WorkRequest(namespace="ns", name="train", own_secret="own" if files else "", code=bool(files)),
+        files=files,
+        image="a",
+        environment="",
+        dry_run=False,
+        detach=True,
+        delete_on_interrupt=cancel,
+    )
+    error, words = (Forbidden, "not allowed: ask") if refused else (Unanswered, "tessera jobs -n ns lists it")
+    with pytest.raises(error, match=words):
+        submitting.submit(submission, _never)
+
+
+async def _never(_kube: Kube, _name: str) -> int:
+    raise AssertionError
 
 
 async def test_a_job_that_ctrl_c_cannot_delete_is_named(tmp_path: Path) -> None:

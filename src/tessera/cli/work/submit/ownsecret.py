@@ -65,10 +65,10 @@ async def create_job(kube: Kube, requested: JobRequest, files: Mapping[str, byte
     The Secret comes first, so that no pod waits for a missing one, wherever this process ends.
     """
     if not files:
-        return await kube.create(JOBS, job_object(requested))
+        return await _job(kube, requested)
     secret = await kube.create(SECRETS, own_secret(requested, files, begun=True))
     try:
-        job = await kube.create(JOBS, job_object(requested))
+        job = await _job(kube, requested)
     except Unanswered:  # the Job may exist and need its Secret: the next submission checks
         raise
     except TesseraError:
@@ -91,6 +91,14 @@ async def create_job(kube: Kube, requested: JobRequest, files: Mapping[str, byte
         kube, requested.namespace, dt.datetime.fromisoformat(secret["metadata"]["creationTimestamp"])
     )
     return job
+
+
+async def _job(kube: Kube, requested: JobRequest) -> Object:
+    try:
+        return await kube.create(JOBS, job_object(requested))
+    except Unanswered as error:  # with a generated name, a second one would be a second Job
+        hint = f"the Job may exist: tessera jobs -n {requested.namespace} lists it; if not, submit it again"
+        raise Unanswered(error.subject, found=error.cause, hint=hint) from error
 
 
 async def _without_secret(kube: Kube, requested: JobRequest) -> None:

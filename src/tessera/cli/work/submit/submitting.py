@@ -31,7 +31,7 @@ def submit(submission: Submission, follow: Follow) -> int:
         follow: the next action.
 
     """
-    created = list[Object]()
+    creation = list[asyncio.Task[Object]]()
 
     async def work() -> int:
         if submission.dry_run:
@@ -43,19 +43,19 @@ def submit(submission: Submission, follow: Follow) -> int:
             if not submission.detach:
                 click.echo(await forecast_job(kube, job_object(requested)), err=True)
             # 3. Create it; after Ctrl-C wait for the answer, as it may exist.
-            creating = asyncio.ensure_future(create_job(kube, requested, submission.files))
+            creation.append(asyncio.create_task(create_job(kube, requested, submission.files)))
             try:
-                await asyncio.shield(creating)
+                job = await asyncio.shield(creation[0])
             finally:
-                created.append(await creating)
+                await asyncio.wait(creation)
             # 4. Follow it to its end, unless only its name is wanted.
-            name = name_of(created[0])[1]
+            name = name_of(job)[1]
             if submission.detach:
                 click.echo(name)
                 return 0
             return await follow(kube, name)
 
-    return ended_or_interrupted(work(), lambda: _interrupted(submission, created))
+    return ended_or_interrupted(work(), lambda: _interrupted(submission, creation))
 
 
 async def _with_image(kube: Kube, submission: Submission) -> JobRequest:
@@ -89,23 +89,27 @@ def _print_objects(requested: JobRequest, files: Mapping[str, bytes]) -> None:
     click.echo("---\n".join(write(each, block=True) for each in objects), nl=False)
 
 
-async def _interrupted(submission: Submission, created: list[Object]) -> int:
-    """Print how to continue with a Job that is no longer followed, or delete it."""
-    if not created:
+async def _interrupted(submission: Submission, creation: list[asyncio.Task[Object]]) -> int:
+    """Print how to continue with a Job that is no longer followed, or delete it.
+
+    Raises:
+        TesseraError: it was not created, or that is unknown; or it cannot be deleted.
+
+    """
+    if not creation:
         click.echo("nothing was submitted", err=True)
-    for job in created:
-        namespace, name = name_of(job)
-        again = f"{name} -n {namespace}"
-        if submission.delete_on_interrupt:
-            try:
-                async with connected(submission.cluster) as kube:
-                    await kube.delete(JOBS, name, namespace=namespace, uid=uid_of(job))
-            except TesseraError:
-                click.echo(f"it may still be running: tessera stop {again} deletes it", err=True)
-                raise
-            click.echo(f"deleted {again}", err=True)
-        else:
-            click.echo(
-                f"it is still running: tessera attach {again} follows it, tessera stop {again} deletes it", err=True
-            )
+        return INTERRUPTED
+    job = await creation[0]
+    namespace, name = name_of(job)
+    again = f"{name} -n {namespace}"
+    if not submission.delete_on_interrupt:
+        click.echo(f"it is still running: tessera attach {again} follows it, tessera stop {again} deletes it", err=True)
+        return INTERRUPTED
+    try:
+        async with connected(submission.cluster) as kube:
+            await kube.delete(JOBS, name, namespace=namespace, uid=uid_of(job))
+    except TesseraError:
+        click.echo(f"it may still be running: tessera stop {again} deletes it", err=True)
+        raise
+    click.echo(f"deleted {again}", err=True)
     return INTERRUPTED
