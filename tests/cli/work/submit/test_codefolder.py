@@ -1,6 +1,7 @@
 """A folder as an archive: what is in it, what is left out, what is refused by name."""
 
 import io
+import itertools
 import os
 import subprocess
 import tarfile
@@ -203,6 +204,7 @@ def test_a_name_is_matched_with_a_pattern_in_time_that_grows_with_it(tmp_path: P
         (b"[[:digit:][:upper:]]*\n", ["1x", "X"]),
         (b"[[:nothing:]a]*\nx", ["x"]),
         (b"x[b-a!]\nx[!!-~]", ["x!", "x "]),
+        (b"***/x/y\n****/z\n!***/a.py", ["a/x/y", "a/b/x/y", "x/y", "z"]),
         (b"y[]-]\nz[\\]]\n[!a.]*[!y]", ["y]", "y-", "z]", "data/x"]),
     ],
 )
@@ -249,6 +251,24 @@ def test_git_leaves_out_the_same(tmp_path_factory: pytest.TempPathFactory, lines
         assume("a pattern, as git reads it" not in str(error))  # said, and not left out
         found = []
     assert sorted(found) == sorted(os.fsdecode(each) for each in listed.split(b"\0")[:-1])
+
+
+def test_git_leaves_out_the_same_whatever_the_number_of_stars(tmp_path: Path) -> None:
+    lines = [
+        "/".join(each) for most in (1, 2, 3) for each in itertools.product(("a", "*", "**", "***", ""), repeat=most)
+    ]
+    for number, line in enumerate(lines):
+        folder = fill(tmp_path / str(number), "main", "a/b/c", "a/c", "b/a/c", "b/c", "b/d/a", "b/d/c", "c")
+        (folder / ".gitignore").write_text(f"{line}\n!main\n!.gitignore\n")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    command = ("git", "ls-files", "-z", "--others", "--exclude-per-directory=.gitignore")
+    listed = os.fsdecode(subprocess.run(command, cwd=tmp_path, check=True, capture_output=True).stdout)
+    want = {line: set[str]() for line in lines}
+    for path in listed.split("\0")[:-1]:
+        place, _, name = path.partition("/")
+        want[lines[int(place)]].add(name)
+    found = {line: set(names(tmp_path / str(number))) for number, line in enumerate(lines)}
+    assert {line: (each, want[line]) for line, each in found.items() if each != want[line]} == {}
 
 
 def test_an_ignore_file_that_is_too_large_is_refused(tmp_path: Path) -> None:

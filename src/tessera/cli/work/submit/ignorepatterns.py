@@ -24,6 +24,8 @@ _ITEM: Final = re.compile(r"\[:([^]]*):\]|(?:\\(.)|(.))(?:-(?:\\(.)|([^]])))?", 
 _FIRST_MARK: Final = 0x10000
 """Characters from here on stand for parts that pathspec does not read: no byte is one of them."""
 _MARK: Final = re.compile("[\U00010000-\U0010ffff]")
+_STARS: Final = re.compile(r"(?<![^/!])\*{3,}(?![^/])")
+"""More than two stars between slashes; git reads them as two, pathspec as one."""
 _ALL: Final = frozenset(range(256))
 _CLASSES: Final = {
     "alnum": string.ascii_letters + string.digits,
@@ -67,6 +69,9 @@ def expression(line: str) -> tuple[bytes, bool] | None:
     if any(part[0] == "[" and "/" in part for part in all_parts):  # a slash anywhere is one for git
         sign = marked[: marked.startswith("!")]
         marked = f"{sign}/{marked[len(sign) :].removeprefix('/')}"
+    marked = _STARS.sub("**", marked)
+    if marked.endswith("/**/"):  # folders below, for pathspec also the one that has them
+        marked += "*/"
     text, excludes = GitIgnoreSpecPattern.pattern_to_regex(marked)
     if text is None or excludes is None:
         return None
