@@ -22,8 +22,9 @@ __all__ = [
 
 SATURATED = "saturated"
 _SATURATED_PERCENT = 95
-_MOST_OF_LOAD = 0.5
-"""The part of a throttled GPU's load that the named containers make together, at least."""
+_MOST_OF_LOAD = 0.5 * (1 - 1e-9)
+"""The part of a throttled GPU's load that the named containers make together, at least: half, but for the rounding of
+sums."""
 _WELL_ABOVE = 1.25
 """Times the equal part of the load of a device: what a container that saturates it uses at least. A load of a fifth
 less than a named one, by this factor, is nearly equal: the next sample may order them differently."""
@@ -98,11 +99,6 @@ class GpuLoad(msgspec.Struct, frozen=True, kw_only=True):
         loads = [_loads(device) for device in self.devices]
         return None if None in loads else sum(load for each in loads for load, _ in each or ())
 
-    @property
-    def measured(self) -> bool:
-        """Whether processes that belong to no container could not be busy unnoticed."""
-        return all(device.percent is not None for device in self.devices)
-
 
 def contention_of(node: Sequence[GpuLoad]) -> tuple[tuple[Contention, ...], ...]:
     """Return what slows down the users of each GPU of a node: causes of throttling, and saturated shared devices.
@@ -117,8 +113,7 @@ def contention_of(node: Sequence[GpuLoad]) -> tuple[tuple[Contention, ...], ...]
     """
     known = all(each.percent is not None for each in node)
     busy = [device for gpu in node if (gpu.percent or 0) >= _BUSY_PERCENT for device in gpu.devices] if known else []
-    nobody = known and not busy and all(each.measured for each in node)
-    return tuple(tuple(_contention_on(gpu, busy, nobody=nobody)) for gpu in node)
+    return tuple(tuple(_contention_on(gpu, busy, nobody=known and not busy)) for gpu in node)
 
 
 def _contention_on(gpu: GpuLoad, busy: Sequence[DeviceLoad], *, nobody: bool) -> Iterator[Contention]:
@@ -139,7 +134,7 @@ def _contention_on(gpu: GpuLoad, busy: Sequence[DeviceLoad], *, nobody: bool) ->
         found = _contention(cause, _busiest(devices), everybody, scope="node" if of_node else "gpu")
         alone = cause == ThrottleCause.POWER_CAP and len(set(everybody)) <= 1
         if not alone or (of_another and found.affected):
-            idle = nobody if of_node else gpu.percent == 0 and gpu.measured
+            idle = nobody if of_node else gpu.percent == 0
             yield msgspec.structs.replace(found, nobody=idle, ended=any(each.ended for each in devices))
     for device in gpu.devices:
         own = device.containers
@@ -189,12 +184,11 @@ def _loads(device: DeviceLoad) -> tuple[tuple[float, str], ...] | None:
 
     None where that is unknown. In percent; the name of the rest is empty.
     """
-    known = [each.percent for each in device.containers if each.percent is not None]
-    complete = len(known) == len(device.containers)
-    if device.containers and (device.part is None or (device.percent is None and not complete)):
+    if device.percent is None or (device.part is None and (device.percent or device.containers)):
         return None
+    known = [each.percent for each in device.containers if each.percent is not None]
     part = device.part or 0.0
-    rest = max((device.percent or 0.0) - sum(known), 0.0)
+    rest = max(device.percent - sum(known), 0.0)
     named = ((each.percent * part, each.name) for each in device.containers if each.percent is not None)
     return (*named, (rest * part, ""))
 
