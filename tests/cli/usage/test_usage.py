@@ -199,6 +199,28 @@ def test_drivers_that_do_not_answer_come_before_slow_gpus() -> None:
     assert [str(each).partition(":")[0] for each in notes] == ["node n2", "GPU 0"]
 
 
+@pytest.mark.parametrize(
+    ("age_s", "answered_s", "want"),
+    [
+        (59.0, 59.0, ""),
+        (70.0, 9.0, "node n1: the driver has not answered for 70 s"),
+        (70.0, 10.0, ""),
+        (70.0, 62.0, "node n1: its agent last answered 62 s ago"),
+        (130.0, 62.0, "node n1: the driver has not answered for 130 s"),
+        (None, 0.0, ""),
+    ],
+)
+def test_an_agent_that_answers_late_is_told_from_a_driver_that_does_not(
+    age_s: float | None, answered_s: float, want: str
+) -> None:
+    report = UsageReport(node="n1", age_s=age_s, answered_s=answered_s)
+    assert "".join(map(str, top_notes([report]))) == want
+    table = Console(width=200, color_system=None)
+    with table.capture() as capture:
+        table.print(top_table([report], 200))
+    assert ("the driver does not answer" in capture.get()) == ("driver" in want or age_s is None)
+
+
 @pytest.mark.parametrize(("columns", "has_node_column"), [(119, False), (120, True)])
 def test_each_gpu_has_a_line_of_its_own_in_less_than_120_columns(columns: int, *, has_node_column: bool) -> None:
     console = Console(width=columns, color_system=None)

@@ -121,6 +121,7 @@ async def _slow(steps: list[list[float]], every_s: float) -> None:
             answered_s = agents[report.node].answered_s
             assert answered_s is not None
             assert report.age_s == pytest.approx(0.0 if answered_s >= began_s else now() - answered_s)
+            assert report.answered_s == report.age_s, "the observation was new when the agent answered"
         await asyncio.sleep(every_s)
     await reads.close()
 

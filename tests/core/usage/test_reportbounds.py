@@ -68,7 +68,8 @@ def test_no_impossible_value_is_left(
         contention=(contention, Contention(cause="thermal", caused_by=("not a pod",))),
     )
     near = msgspec.structs.replace(gpu, index=0)
-    found = discard_impossible(UsageReport(node="n1", age_s=since, gpus=(gpu, near)))
+    found = discard_impossible(UsageReport(node="n1", age_s=since, answered_s=since or 0.0, gpus=(gpu, near)))
+    assert found.answered_s == 0.0, "an agent has no say in when it answered"
     assert all(math.isfinite(each) and 0 <= each <= max(LARGEST, 2**32) for each in numbers(found))
     known = cause in {*ThrottleCause, SATURATED}
     assert found.gpus[-1].contention == ((contention,) if known else ())

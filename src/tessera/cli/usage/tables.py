@@ -22,18 +22,26 @@ _SILENT_S = 60.0
 
 
 def top_notes(reports: Sequence[UsageReport]) -> list[Text]:
-    """Return which nodes' drivers do not answer, and what slows GPUs down."""
-    silent = [
-        Text(f"node {clean(each.node)}: the driver has not answered for {each.age_s:.0f} s", "bold yellow")
-        for each in reports
-        if (each.age_s or 0.0) > _SILENT_S
-    ]
+    """Return which nodes' drivers or agents do not answer, and what slows GPUs down."""
+    silent = [Text(f"node {clean(each.node)}: {why}", "bold yellow") for each in reports if (why := _silence(each))]
     slow = [
         Text(f"GPU {gpu.index}: {contention_words(each)} (node {clean(node)})", "yellow")
         for node, gpu in gpus_by_urgency(reports)
         for each in gpu.contention
     ]
     return silent + slow
+
+
+def _silence(report: UsageReport) -> str:
+    """Return who on a node has not answered for long; empty for nobody."""
+    if report.age_s is not None and _driver_is_silent(report):
+        return f"the driver has not answered for {report.age_s:.0f} s"
+    return f"its agent last answered {report.answered_s:.0f} s ago" if report.answered_s > _SILENT_S else ""
+
+
+def _driver_is_silent(report: UsageReport) -> bool:
+    """Return whether an agent answered without an observation, or with an old one."""
+    return report.age_s is None or report.age_s - report.answered_s > _SILENT_S
 
 
 def top_table(reports: Sequence[UsageReport], columns: int) -> RenderableType:
@@ -111,8 +119,7 @@ def _titled(node: str, gpu: GpuReport) -> str:
 
 
 def _without_gpus(report: UsageReport) -> str:
-    silent = report.age_s is None or report.age_s > _SILENT_S
-    return "the driver does not answer" if silent else "no GPU"
+    return "the driver does not answer" if _driver_is_silent(report) else "no GPU"
 
 
 def _counted(containers: int) -> str:

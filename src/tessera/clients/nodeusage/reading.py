@@ -134,7 +134,8 @@ class _Agent:
             return found or self._late()
         if since_s > _OLD_S:
             return self._late()
-        return found if found.age_s is None else msgspec.structs.replace(found, age_s=found.age_s + since_s)
+        age_s = None if found.age_s is None else found.age_s + since_s
+        return msgspec.structs.replace(found, age_s=age_s, answered_s=since_s)
 
     def _late(self) -> Unavailable:
         return Unavailable(self._name, found="no answer yet, long after others answered", hint="it is queried again")

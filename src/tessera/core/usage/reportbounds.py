@@ -25,11 +25,14 @@ _CAUSES: Final = frozenset({*ThrottleCause, SATURATED})
 
 
 def discard_impossible(report: UsageReport) -> UsageReport:
-    """Return a report without impossible values."""
+    """Return a report without impossible values, as an agent just answered with it."""
     gpus = [each for each in report.gpus if possible(each.index, _MOST_GPUS)]
     containers = {each.name for gpu in gpus for device in gpu.devices for each in device.containers if _is_named(each)}
     return msgspec.structs.replace(
-        report, age_s=within(report.age_s, _MOST_S), gpus=tuple(_gpu(each, containers) for each in gpus)
+        report,
+        age_s=within(report.age_s, _MOST_S),
+        answered_s=0.0,
+        gpus=tuple(_gpu(each, containers) for each in gpus),
     )
 
 

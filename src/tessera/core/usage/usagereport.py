@@ -87,6 +87,8 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     age_s: float | None = None
     """Age of the observation; none without one."""
+    answered_s: float = 0.0
+    """How long ago the agent answered with it, which is part of its age."""
     gpus: tuple[GpuReport, ...] = ()
 
 

@@ -98,6 +98,7 @@ class UsageFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
 
     node: str
     age_s: float | None = None
+    answered_s: float = 0.0
     gpus: tuple[GpuUsageFields, ...] = ()
 
 
