@@ -1,4 +1,4 @@
-"""A disk that once does not tell what is there: by an error that passes, as where memory or file descriptors end."""
+"""A disk of which one look fails: by an error that passes, as where memory or file descriptors end."""
 
 import contextlib
 import os

@@ -50,6 +50,7 @@ _FIXES = {
     errno.ENOSPC: "free space or inodes on this disk",
     errno.EDQUOT: "raise the quota of this folder",
     errno.EMFILE: "raise the agent's limit of open files",
+    errno.EACCES: "give root access to it",
 }
 """What to do about an error of the disk."""
 _LARGEST = 1 << 30

@@ -66,8 +66,8 @@ class ModelCaches(Reconciler):
         )
         demand = _demand(self.objects(PODS).values())
         # 2. Plan, and write the desired models of each node.
-        unread = {found["metadata"]["name"] for found, _ in refused}
-        desired = models_of_nodes([core for _, core in known], nodes, demand, unread)
+        invalid = {found["metadata"]["name"] for found, _ in refused}
+        desired = models_of_nodes([core for _, core in known], nodes, demand, invalid)
         for node in nodes:
             if desired[node.name] != node.desired:
                 await self._write_node(node.name, desired[node.name])

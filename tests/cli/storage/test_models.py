@@ -151,7 +151,8 @@ def test_a_former_revision_whose_manifest_is_broken_is_removed_by_the_next_sync_
     ("number", "code", "want"),
     [
         (errno.EACCES, 2, "Permission denied: run it as a user with access to it, or as root"),
-        (errno.EIO, 1, "Input/output error: sync again; if it persists, see the kernel's log"),
+        (errno.EIO, 1, "Input/output error: sync again; if it persists, name another folder"),
+        (errno.EMFILE, 1, "Too many open files: sync again; if it persists, see the kernel's log"),
         (errno.EROFS, 1, "Read-only file system: name a folder to write to"),
     ],
 )
@@ -255,32 +256,100 @@ def test_evict_removes_what_is_not_protected(top: Path) -> None:
     assert (refused.exit_code, "it is current: remove the folder, which has no other" in refused.stderr) == (5, True)
 
 
-def test_a_revision_whose_manifest_the_disk_does_not_give_is_evicted_by_its_name(
-    top: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    current, other = (row["revision"] for row in document("list", top))
-    manifest = top / ".tessera" / "manifests" / f"{other}.json"
+def damage_inode(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the disk fail at a file as ext4 does at an inode whose checksum is wrong."""
 
     def failing(look: Callable[..., Any]) -> Callable[..., Any]:
         def looked(path: Any, *more: Any, **others: Any) -> Any:
-            if str(path) == str(manifest):
+            if str(path) == os.fspath(damaged):
                 raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG), str(path))
             return look(path, *more, **others)
 
         return looked
 
-    for name in ("lstat", "stat", "open", "unlink"):
+    damaged = path
+    for name in ("lstat", "stat", "open", "unlink", "readlink"):
         monkeypatch.setattr(os, name, failing(getattr(os, name)))
-    for command in ("list", "verify"):
+
+
+def test_a_former_revision_whose_manifest_cannot_be_read_is_evicted_as_is_advised(
+    top: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current, other = (row["revision"] for row in document("list", top))
+    manifest = top / ".tessera" / "manifests" / f"{other}.json"
+    damage_inode(manifest, monkeypatch)
+    for command in ("list", "verify", "warm"):
         got = run(command, top)
         want = f"error: {manifest}: Bad message: evict {other[:12]}, or replace the disk; the kernel's log names it\n"
         assert (got.exit_code, got.stderr) == (4, want)
-    assert run("evict", top, current).exit_code == 5
-    got = run("evict", top, other[:20])
-    assert (got.exit_code, "Bad message" in got.stderr) == (4, True), "its manifest stays"
+    got = run("evict", top, current)
+    assert (got.exit_code, f"it is current: evict another, such as {other[:12]}" in got.stderr) == (5, True)
+    assert (run("evict", top, other[:12]).exit_code, manifest.name in os.listdir(manifest.parent)) == (0, True)
     assert [each.name for each in (top / "versions").iterdir()] == [current]
-    assert document("list", top)[0]["revision"] == current, "what stays is no revision"
+    for command in ("list", "verify", "warm"):
+        assert run(command, top).exit_code == 0, "what stays is no revision"
     assert run("sync", source, top).exit_code == 0
+
+
+@pytest.mark.parametrize("why", ["current", "pinned", "mirror", "link"])
+def test_where_what_cannot_be_read_must_stay_another_folder_is_advised_and_helps(
+    why: str, top: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current, other = (row["revision"] for row in document("list", top))
+    damaged = top / ".tessera" / "manifests" / f"{current if why == 'current' else other}.json"
+    if why == "pinned":
+        ModelFolder(top).records.pin(other, pinned=True)
+    if why == "link":
+        damaged = top / "current"
+    if why == "mirror":
+        top = tmp_path / "mirror"
+        assert run("sync", source, top, "--mirror").exit_code == 0
+        damaged = top / ".tessera" / "mirror.json"
+    damage_inode(damaged, monkeypatch)
+    for command in ("list", "verify", "warm"):
+        got = run(command, top)
+        want = f"error: {damaged}: Bad message: sync to another folder, or replace the disk; the kernel's log names it\n"
+        assert (got.exit_code, got.stderr) == (4, want)
+    got = run("sync", source, top, *(["--mirror"] if why == "mirror" else []))
+    assert got.exit_code == (0 if why == "pinned" else 1)
+    assert why == "pinned" or "sync again; if it persists, name another folder" in got.stderr
+    assert run("sync", source, tmp_path / "elsewhere").exit_code == 0
+    for command in ("list", "verify", "warm"):
+        assert run(command, tmp_path / "elsewhere").exit_code == 0
+
+
+def test_a_broken_manifest_of_a_revision_that_is_read_is_replaced_once_it_is_not(top: Path, source: Path) -> None:
+    other = document("list", top)[1]["revision"]
+    (top / f".tessera/manifests/{other}.json").write_bytes(b"broken")
+    with subprocess.Popen(["/bin/sleep", "60"], cwd=top / "versions" / other) as reader:
+        assert run("sync", source, top).exit_code == 0
+        got = run("list", top)
+        want = f"and its revision is in use by process {reader.pid}: sync again once that has ended"
+        assert (got.exit_code, want in got.stderr) == (2, True)
+        reader.kill()
+    assert run("sync", source, top).exit_code == 0
+    assert run("list", top).exit_code == 0
+
+
+def test_a_broken_current_manifest_is_gone_after_the_sync_that_is_advised_also_of_a_new_revision(
+    top: Path, source: Path
+) -> None:
+    current = ModelFolder(top).current()
+    (top / f".tessera/manifests/{current}.json").write_bytes(b"broken")
+    assert "sync again, which replaces it" in run("list", top).stderr
+    (source / "new").write_bytes(b"1")
+    assert run("sync", source, top).exit_code == 0
+    assert run("list", top).exit_code == 0
+
+
+def test_where_each_revision_must_stay_evict_says_when_another_may_go(top: Path) -> None:
+    current, other = (row["revision"] for row in document("list", top))
+    ModelFolder(top).records.pin(other, pinned=True)
+    for each in (current, other):
+        got = run("evict", top, each)
+        assert (got.exit_code, "evict another once nothing uses it" in got.stderr) == (5, True)
+    ModelFolder(top).records.pin(other, pinned=False)
+    assert run("evict", top, other).exit_code == 0
 
 
 def test_a_revision_that_a_process_reads_stays(top: Path) -> None:

@@ -5,6 +5,7 @@ import errno
 import functools
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -18,7 +19,7 @@ from tessera.agent.storage.models.opening import open_folder
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.agent.storage.models.staging import SyncOptions
 from tessera.agent.storage.models.sync import sync
-from tessera.agent.storage.models.syncedfolder import Revision
+from tessera.agent.storage.models.syncedfolder import Revision, refuse_broken_disk
 from tessera.api.kubernetes.times import time_text
 from tessera.cli.drawing.lettering import counted
 from tessera.cli.options import CommandGroup, Number, WholeNumber, output_option
@@ -47,6 +48,16 @@ Examples:
 @click.group(cls=CommandGroup, epilog=_EPILOG)
 def models() -> None:
     """Keep models on this machine's disk: sync them from a bucket, list, verify, evict and warm them."""
+
+
+@contextlib.contextmanager
+def _naming_broken_disk() -> Iterator[None]:
+    """Say what helps where the disk is broken, which trying again does not."""
+    try:
+        yield
+    except OSError as error:
+        refuse_broken_disk(error)
+        raise
 
 
 @models.command("sync", epilog="\b\nExample:\n  tessera models sync s3://models/llama /mnt/models/llama --keep 3\n")
@@ -105,8 +116,9 @@ def sync_command(
     except PermissionError:
         raise  # as of every command
     except OSError as error:
+        elsewhere = "name another folder" if error.errno in BROKEN_DISK else "see the kernel's log"
         passing = error.errno in {*BROKEN_DISK, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
-        fix = "sync again; if it persists, see the kernel's log" if passing else "name a folder to write to"
+        fix = f"sync again; if it persists, {elsewhere}" if passing else "name a folder to write to"
         raise TesseraError(str(error.filename or folder), found=error.strerror or str(error), hint=fix) from error
     finally:
         store.close()
@@ -120,6 +132,7 @@ def sync_command(
 @models.command("list", epilog="\b\nExample:\n  tessera models list /mnt/models/llama\n")
 @_FOLDER
 @output_option()
+@_naming_broken_disk()
 def list_command(folder: Path, output: str) -> None:
     """List the revisions in DST, the most recently used first."""
     opened = open_folder(folder)
@@ -155,6 +168,7 @@ def _time(at_s: float) -> str:
     "--revision", default="", metavar="NAME", help="The beginning of a revision's name, or `current`.  [default: all]"
 )
 @output_option()
+@_naming_broken_disk()
 def verify_command(folder: Path, revision: str, output: str) -> None:
     """Compare each file in DST with its digest. Exits 1 and names the files that differ."""
     opened, reads = open_folder(folder), ChunkReads()
@@ -187,15 +201,18 @@ def verify_command(folder: Path, revision: str, output: str) -> None:
 @models.command("evict", epilog="\b\nExample:\n  tessera models evict /mnt/models/llama 3f2a9c\n")
 @_FOLDER
 @click.argument("revision")
+@_naming_broken_disk()
 def evict_command(folder: Path, revision: str) -> None:
     """Remove a REVISION from DST. One that is current, pinned or read by a process stays."""
     opened = open_folder(folder)
-    opened.find(revision, unread=True)  # before the lock is created in a foreign folder
+    opened.find(revision, unreadable=True)  # before the lock is created in a foreign folder
     with opened.locked():
-        name = opened.find(revision, unread=True)
-        if why := opened.why_kept(name):
-            fix = "evict another" if len(opened.all_names()) > 1 else "remove the folder, which has no other"
-            raise Conflict(f"{folder}: revision {name[:12]}", found=f"it is {why}", hint=fix)
+        name, kept, there = opened.find(revision, unreadable=True), opened.kept(), opened.all_names()
+        if name in kept:
+            others = [each for each in there if each not in kept]
+            fix = "remove the folder, which has no other" if len(there) == 1 else "evict another once nothing uses it"
+            fix = f"evict another, such as {others[0][:12]}" if others else fix
+            raise Conflict(f"{folder}: revision {name[:12]}", found=f"it is {kept[name]}", hint=fix)
         opened.evict(name)
 
 
@@ -204,6 +221,7 @@ def evict_command(folder: Path, revision: str) -> None:
 @click.option(
     "--revision", default="current", show_default=True, metavar="NAME", help="The beginning of a revision's name."
 )
+@_naming_broken_disk()
 def warm_command(folder: Path, revision: str) -> None:
     """Read the current revision into the page cache. The next reader then does not wait for the disk."""
     opened = open_folder(folder)

@@ -17,7 +17,7 @@ _ROW_BYTES = 336
 _PAGE_BYTES = 64 * 1024
 """What a page counts at least, so that there are at most 16,384 of them."""
 _PACE_ROWS, _PACE_S = 1000, Patience().give_up_s
-"""A listing goes on while so many rows come in this time: a page of S3, which usually takes less than a second."""
+"""At least so many rows in this time: one page of S3, which usually takes less than a second."""
 
 
 class _Named(Protocol):

@@ -106,7 +106,7 @@ async def test_nothing_makes_room_for_a_while_for_a_fetch_that_brought_nothing_i
         decided(fetches, {}, {"large": 5 << 20})
         reason = fetches.report("large").reason
         assert re.fullmatch(
-            rf"model large: its last fetch brought nothing \(.*403 Forbidden.*\): other models stay until {until}, "
+            rf"model large: its last fetch got no further \(.*403 Forbidden.*\): other models stay until {until}, "
             "or until its Secret or source changes",
             reason,
         )

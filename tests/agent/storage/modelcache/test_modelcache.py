@@ -30,6 +30,7 @@ from tessera.agent.storage.modelcache.peers import PeerService, PeerSettings
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.agent.storage.models.staging import SyncOptions
+from tessera.agent.storage.models.sync import sync
 from tessera.api.tessera.v1alpha1.modelcaches import API_VERSION, node_spec, node_status, read_node_models
 from tessera.certificates import asking_context_of
 from tessera.clients.disks import HostErofsMounts, MemoryErofsMounts
@@ -492,6 +493,26 @@ def test_a_folder_whose_claim_was_interrupted_is_claimed(
             disk.claim("llama")
 
 
+@pytest.mark.parametrize("is_evicted", [True, False])
+def test_a_manifest_that_cannot_be_read_is_a_revision_s_only_while_that_has_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_evicted: bool
+) -> None:
+    (tmp_path / "file").touch()
+    disk, store = ModelDisk(tmp_path / "models", most_percent=100), MemoryStore({"a": b"1"})
+    folder = disk.claim("llama")
+    revisions = [sync(store, folder, SyncOptions()).revision]
+    store.contents["a"] = b"22"
+    revisions.append(sync(store, folder, SyncOptions()).revision)
+    disk.pin("llama", [revisions[0]])
+    fail_at(f"manifests/{revisions[0]}.json", errno.EBADMSG, monkeypatch)
+    if is_evicted:
+        folder.evict(revisions[0])
+    found, errors = disk.observe()
+    assert (found["llama"].revisions, errors) == ((revisions[1],), {})
+    assert [*found["llama"].unreadable] == ([] if is_evicted else [revisions[0]])
+    assert folder.records.is_pinned(revisions[0]) is not is_evicted
+
+
 DISKS: dict[str, tuple[Callable[[Path], None], str]] = {
     "none": (lambda disk: disk.rmdir(), "there is no"),
     "one that is not mounted": (lambda _: None, "nothing is mounted there"),
@@ -753,7 +774,7 @@ async def test_room_that_was_made_in_vain_is_made_again_as_soon_as_the_secret_is
         await node.model(lambda each: "status 403" in each.reason, "high")
         await node.model(has(), "low")
         node.now_s += 1000
-        paused = await node.model(lambda each: "its last fetch brought nothing" in each.reason, "high")
+        paused = await node.model(lambda each: "its last fetch got no further" in each.reason, "high")
         # It is written anew with the same credentials, and others beside them: the pause goes on.
         for number in range(2):
             note = {"metadata": {"annotations": {"seen": f"{number}"}}, "data": {"other": "eA=="}}
@@ -820,7 +841,7 @@ async def test_a_packed_model_is_an_image_that_is_mounted_before_a_pod_gets_it_a
             assert mounted(old) == b"1"
         ModelFolder(node.folder / "llama").unmount_images()  # a reboot
         keeper = ModelKeeper("n1", node.kube, Places(ModelDisk(node.folder), ModelSources(), node.kubelet.plugins))
-        with pytest.raises(Unavailable, match="not on this node's disk any more"):
+        with pytest.raises(Unavailable, match="cannot be read on this node any more"):
             await keeper._response(LLAMA, f"{Path(old.mounts[0].host_path).name[:48]}-1")
         async with node.running():
             first = (await node.model(lambda each: each.containers == 1)).revision
@@ -858,7 +879,7 @@ async def test_a_revision_that_is_not_on_the_disk_is_mounted_into_no_pod(node: N
     """The runtime would make an empty folder of it."""
     places = Places(ModelDisk(node.folder), ModelSources(), node.kubelet.plugins)
     keeper = ModelKeeper("n1", node.kube, places)
-    with pytest.raises(Unavailable, match="not on this node's disk any more"):
+    with pytest.raises(Unavailable, match="cannot be read on this node any more"):
         await keeper._response(LLAMA, f"{'0' * 48}-1")
 
 
@@ -1027,7 +1048,7 @@ async def three_revisions(node: Node, name: str) -> list[str]:
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.EBADMSG, errno.EUCLEAN], ids=errno.errorcode.get)
 @pytest.mark.parametrize("which", [0, 2], ids=["former", "current"])
-async def test_a_revision_of_which_the_disk_does_not_tell_stops_no_other_model(
+async def test_a_revision_that_cannot_be_read_stops_no_other_model(
     node: Node, which: int, error: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     revisions = await three_revisions(node, "bad")
@@ -1049,7 +1070,7 @@ async def test_a_revision_of_which_the_disk_does_not_tell_stops_no_other_model(
 
 
 @pytest.mark.parametrize("part", [".tessera/manifests", ".tessera/kept-by-agent", "current"])
-async def test_a_model_of_which_the_disk_does_not_tell_fails_alone_and_keeps_what_pods_have(
+async def test_a_model_that_cannot_be_read_fails_alone_and_keeps_what_pods_have(
     node: Node, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad, gone = desired(node.put("bad", a=b"1"), "bad"), desired(node.put("gone", a=b"1"), "gone")

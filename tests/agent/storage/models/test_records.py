@@ -35,8 +35,8 @@ def test_exactly_the_named_revisions_are_pinned(tmp_path: Path) -> None:
     for names in ([a, b], [b, c], [c]):
         records.pin_exactly(names)
         assert [each for each in (a, b, c) if records.is_pinned(each)] == names
-    records.pin_exactly([a], unread=[b, c])
-    assert [records.is_pinned(each) for each in (a, b, c)] == [True, False, True], "of the unread the pins stay"
+    records.pin_exactly([a], unreadable=[b, c])
+    assert [records.is_pinned(each) for each in (a, b, c)] == [True, False, True], "of the unreadable the pins stay"
 
 
 def test_a_manifest_of_another_revision_is_refused_and_the_records_go_with_the_revision(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tessera.core.storage.models.cacheplan import (
     RemoveSuperseded,
     VerifyRevision,
     plan_cache,
-    unread_reason,
+    unreadable_reason,
     withheld_reason,
 )
 from tessera.core.storage.models.fetchhistory import FetchHistory, RoomBackoff, fetch_history
@@ -348,15 +348,15 @@ def test_an_error_of_the_disk_makes_nothing_due_and_changes_nothing_that_is_fetc
         assert fetched(desired, None)
         assert not fetched(desired, None, "a")
         assert not fetched(desired, ModelOnDisk("", ()), "a")
-    unread = ModelOnDisk("", (), unread={"1": "EIO"}, unread_current="1")
-    assert not fetched(once, unread)
-    assert not fetched(at_its_revision, unread)
-    assert fetched(follows, unread) == (now_s > 60)
-    former = msgspec.structs.replace(unread, unread_current="")
+    unreadable = ModelOnDisk("", (), unreadable={"1": "EIO"}, unreadable_current="1")
+    assert not fetched(once, unreadable)
+    assert not fetched(at_its_revision, unreadable)
+    assert fetched(follows, unreadable) == (now_s > 60)
+    former = msgspec.structs.replace(unreadable, unreadable_current="")
     assert fetched(once, former), "there is no current one"
     assert not fetched(at_its_revision, former)
-    assert unread_reason(once, unread) == unread_reason(at_its_revision, former) == "EIO"
-    assert unread_reason(once, former) == ""
+    assert unreadable_reason(once, unreadable) == unreadable_reason(at_its_revision, former) == "EIO"
+    assert unreadable_reason(once, former) == ""
 
 
 def there(*kept: RevisionOnDisk, current: str = ONE, **more: Any) -> ModelOnNode:
@@ -473,7 +473,7 @@ def test_no_room_is_made_by_a_model(case: str) -> None:
 
 
 def test_a_revision_whose_manifest_is_broken_stays_pinned_while_a_pod_has_it() -> None:
-    found = ModelOnDisk("2", ("2",), unread={"0": "EIO"}, broken=frozenset("1"))
+    found = ModelOnDisk("2", ("2",), unreadable={"0": "EIO"}, broken=frozenset("1"))
     for used, pinned in (("1", "12"), ("0", "2"), ("", "2")):
         plan = planned(model("a"), ModelOnNode(found, used=frozenset(used)))
         assert (plan.protected["a"], plan.steps) == (frozenset(pinned), ())

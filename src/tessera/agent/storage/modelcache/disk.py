@@ -154,10 +154,10 @@ class ModelDisk:
                 records.write_verification(revision, compared)
 
     def observe(self) -> tuple[dict[str, ModelOnDisk], dict[str, OSError]]:
-        """Return the agent's models there, and the errors of those that the disk does not tell of.
+        """Return the agent's models there, and the errors of those that cannot be read.
 
         Raises:
-            OSError: the disk does not tell which there are.
+            OSError: it cannot be read which there are.
 
         """
         errors: dict[str, OSError] = {}
@@ -179,24 +179,26 @@ class ModelDisk:
 
     def _observe_model(self, name: str) -> ModelOnDisk:
         self._mount(name)
-        folder, verifications, unread = self.model(name), dict[str, Verification](), dict[str, str]()
+        folder, verifications, unreadable = self.model(name), dict[str, Verification](), dict[str, str]()
         broken = set[str]()
         for revision in sorted({*folder.records.names(), *folder.folder_names()}):
             try:
+                if not is_folder(folder.versions / revision):
+                    continue
                 if self._is_whole(name, revision):
                     verifications[revision] = self.verification(name, revision)
-                elif is_folder(folder.versions / revision):
+                else:
                     broken.add(revision)
             except OSError as error:
-                unread[revision] = self.reason(name, error)
+                unreadable[revision] = self.reason(name, error)
         current = folder.current()
         return ModelOnDisk(
             current if current in verifications else "",
             tuple(verifications),
             verifications,
             unverified=frozenset(each for each in verifications if self.facts(name, each).unverified_bytes),
-            unread=unread,
-            unread_current=current if current in unread else "",
+            unreadable=unreadable,
+            unreadable_current=current if current in unreadable else "",
             broken=frozenset(broken),
         )
 
@@ -207,7 +209,7 @@ class ModelDisk:
         path = Path(error.filename or self._here / name)
         if path.is_relative_to(self._root):
             path = Path("/") / path.relative_to(self._root)
-        fix = disk_fix(error, otherwise="mend what the error names; the next pass tries again")
+        fix = disk_fix(error, otherwise="correct this path; the agent tries again by itself")
         return f"{path}: {error.strerror or error}: {fix}"
 
     def _share(self, on_disk: Mapping[str, ModelOnDisk]) -> None:
@@ -304,9 +306,9 @@ class ModelDisk:
             return self.model(name).staged_bytes()
         return 0
 
-    def pin(self, name: str, revisions: Collection[str], *, unread: Collection[str] = ()) -> None:
-        """Pin exactly these revisions of a model, which are present; of those that cannot be read the pins stay."""
-        self.model(name).records.pin_exactly(revisions, unread=unread)
+    def pin(self, name: str, revisions: Collection[str], *, unreadable: Collection[str] = ()) -> None:
+        """Pin exactly these revisions of a model, which are present; of unreadable ones the pins stay."""
+        self.model(name).records.pin_exactly(revisions, unreadable=unreadable)
 
     def choose(self, name: str, revision: str, rule: ChecksumRule) -> bool:
         """Make a present revision the current one; return whether it is present, and new pods may get it.

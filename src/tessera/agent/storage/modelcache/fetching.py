@@ -221,7 +221,7 @@ class Fetches:
                 reason = f"{self._disk.folder}: {missing}: {_NO_ROOM}"
             else:
                 fix = f"other models stay until {time_text(backoff.until_s)}, or until its Secret or source changes"
-                reason = f"model {name}: its last fetch brought nothing ({backoff.reason}): {fix}"
+                reason = f"model {name}: its last fetch got no further ({backoff.reason}): {fix}"
             self._warn(name, reason)
             self._histories[name] = history.refused(reason, self._now_s())
 

@@ -54,7 +54,7 @@ from tessera.core.storage.models.cacheplan import (
     RemoveStaged,
     RemoveSuperseded,
     plan_cache,
-    unread_reason,
+    unreadable_reason,
     withheld_reason,
 )
 from tessera.core.storage.models.nodemodels import DesiredModel
@@ -245,9 +245,9 @@ class ModelKeeper:
         self._complain.clear()
 
     async def _observe(self) -> tuple[dict[str, ModelOnDisk], str]:
-        """Return the models that the disk tells of, and why no models can be kept there; empty where they can.
+        """Return the models on the disk, and why none can be kept there; empty for no reason.
 
-        A model that it does not tell of has failed; pods keep it, and it is not removed.
+        A model that cannot be read has failed; pods keep it, and it is not removed.
         """
         self._failed_before, self._failed = self._failed, {}
         try:
@@ -292,7 +292,7 @@ class ModelKeeper:
         if not is_there:
             raise Unavailable(
                 f"model {name}",
-                found="the revision that was offered is not on this node's disk any more",
+                found="the revision that was offered cannot be read on this node any more",
                 hint="recreate the pod to use the revision on the disk",
             )
         # The kubelet may have chosen the device just before its revision was found to be damaged.
@@ -316,13 +316,13 @@ class ModelKeeper:
     async def _apply(self, plan: CachePlan, servers: PluginServers[ModelOffer]) -> set[str]:
         """Protect, offer and take the steps; return the models that are not to be fetched now.
 
-        These are those for which there is less room than was planned, and those that the disk does not let be changed,
+        These are those for which there is less room than was planned, and those that cannot be changed,
         which keep no other from what is planned for it.
         """
         refused = set[str]()
         for name, revisions in plan.protected.items():
             try:
-                await asyncio.to_thread(self._disk.pin, name, revisions, unread=self._found[name].on_disk.unread)
+                await asyncio.to_thread(self._disk.pin, name, revisions, unreadable=self._found[name].on_disk.unreadable)
             except OSError as error:
                 self._fail(name, error)
                 refused.add(name)
@@ -424,7 +424,7 @@ class ModelKeeper:
             facts = await asyncio.to_thread(self._disk.facts, name, revision) if revision else RevisionFacts()
             on_disk = self._found.get(name, _ABSENT).on_disk
             report = self._fetches.report(name)
-            failure = self._failed.get(name) or unread_reason(self._desired[name], on_disk)
+            failure = self._failed.get(name) or unreadable_reason(self._desired[name], on_disk)
             more = {
                 "state": "Failed" if failure and report.state != "Fetching" else report.state,
                 "revision": revision,
@@ -433,7 +433,7 @@ class ModelKeeper:
                 "reason": failure
                 or report.reason
                 or withheld_reason(self._desired[name], on_disk)
-                or next(iter(on_disk.unread.values()), ""),
+                or next(iter(on_disk.unreadable.values()), ""),
                 **facts._asdict(),
             }
             reports.append(msgspec.structs.replace(report, **more))
@@ -464,6 +464,6 @@ def _readers(
     is_stuck: bool,
 ) -> ModelOnNode:
     """Return a model on the disk, with what the kubelet may allocate to pods of it, and what it has allocated."""
-    present = on_disk.examined.union(on_disk.unread)
+    present = on_disk.examined.union(on_disk.unreadable)
     choosable = allocated_revisions(listed[resource], present) if resource in listed else None
     return ModelOnNode(on_disk, allocated_revisions(ids.get(resource, ()), present), choosable, is_stuck=is_stuck)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.nodefiles import BROKEN_DISK, NOTHING_THERE, is_folder, is_regular, is_there, remove_any
+from tessera.agent.nodefiles import NOTHING_THERE, is_folder, is_regular, is_there, remove_any
 from tessera.agent.storage.models.chunkfiles import sync_file_system
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.agent.storage.models.inuse import revisions_in_use
@@ -27,7 +27,7 @@ from tessera.agent.storage.models.mirrorfolder import MirrorFolder
 from tessera.agent.storage.models.plain import LINKED
 from tessera.agent.storage.models.records import RevisionRecords
 from tessera.agent.storage.models.revisionforms import PackedRevision, PlainRevision, RevisionForm
-from tessera.agent.storage.models.syncedfolder import Revision, SyncedFolder
+from tessera.agent.storage.models.syncedfolder import Revision, SyncedFolder, refuse_broken_disk
 from tessera.clients.disks import ErofsMounts, HostErofsMounts
 from tessera.core.storage.models.paths import NOTES
 from tessera.core.storage.models.retention import RevisionOnDisk
@@ -69,8 +69,8 @@ class ModelFolder(SyncedFolder):
     def _recover(self) -> None:
         """Clean up after a killed process: trash, and folders, images and records without each other.
 
-        What the disk does not tell of stays, and so does what it does not let go, and a revision that has lost its
-        manifest while it is pinned or read.
+        What cannot be read or removed stays, and so does a revision that has lost its manifest while it is pinned or
+        read.
         """
         for path in self._trash.iterdir():
             with contextlib.suppress(OSError):
@@ -145,19 +145,21 @@ class ModelFolder(SyncedFolder):
         """Return the revisions that are there, also those whose manifest cannot be read."""
         return list(self._all_manifests())
 
-    def why_kept(self, revision: str) -> str:
-        """Return why a revision must stay, whether its manifest can be read or not; empty where it may go."""
-        if revision == self.current():
-            return "current"
-        return "pinned" if self.records.is_pinned(revision) else revisions_in_use(self.versions).get(revision, "")
+    def kept(self) -> dict[str, str]:
+        """Return the revisions that must stay, whether their manifests can be read or not, each with the reason."""
+        names = self.all_names()
+        pinned = dict.fromkeys((each for each in names if self.records.is_pinned(each)), "pinned")
+        current = dict.fromkeys({self.current()}.intersection(names), "current")
+        used = revisions_in_use(self.versions) if names else {}
+        return {name: why for name, why in (used | pinned | current).items() if name in names}
 
     def manifests(self) -> dict[str, Manifest]:
         """Return the manifests of the revisions on the disk, the most recently used first.
 
-        Broken ones are left out, and former ones of which the disk does not tell.
+        Broken ones are left out, and former ones that cannot be read.
 
         Raises:
-            OSError: the disk does not tell of the current one, or which there are.
+            OSError: the current one, or which there are, cannot be read.
 
         """
         found = self._all_manifests()
@@ -183,16 +185,20 @@ class ModelFolder(SyncedFolder):
 
         Raises:
             InvalidInput: a manifest is broken.
-            Unavailable: the disk that should tell of one is broken.
-            OSError: it does not tell of one now.
+            Unavailable: one cannot be read, because the disk is broken, and evicting it helps.
+            OSError: one cannot be read.
 
         """
         for name, each in self._all_manifests().items():
-            if isinstance(each, OSError) and each.errno in BROKEN_DISK:
-                fix = f"evict {name[:12]}, or replace the disk; the kernel's log names it"
-                raise Unavailable(str(each.filename), found=each.strerror or str(each), hint=fix) from each
-            if not isinstance(each, Manifest):
-                raise each
+            if isinstance(each, Manifest):
+                continue
+            kept = self.kept().get(name, "")
+            if isinstance(each, OSError) and not kept:
+                refuse_broken_disk(each, fix=f"evict {name[:12]}")
+            if isinstance(each, InvalidInput) and kept not in {"", "current"}:  # a sync replaces the others
+                found = f"{each.found}, and its revision is {kept}"
+                raise InvalidInput(each.subject, found=found, hint="sync again once that has ended") from each
+            raise each
 
     def evict_broken(self) -> None:
         """Remove the revisions whose manifests are broken: not the current one, and none that is pinned or in use."""
@@ -310,7 +316,7 @@ class ModelFolder(SyncedFolder):
         sync_file_system(self.top)
 
     def evict(self, revision: str) -> None:
-        """Remove a revision: its name at once, then its files."""
+        """Remove a revision: its name at once, then its files; a record that cannot be removed belongs to none then."""
         if is_there(self.versions / revision):
             self.form(revision).remove(self._trash)
         self.records.remove(revision)

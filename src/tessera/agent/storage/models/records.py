@@ -1,5 +1,6 @@
 """What Tessera knows of the revisions in a folder, as files: manifests, verifications, pins."""
 
+import contextlib
 import os
 import re
 import time
@@ -79,7 +80,7 @@ class RevisionRecords:
         """Return the revisions that have a manifest, the most recently used first; of unknown times, last.
 
         Raises:
-            OSError: the disk does not tell which there are.
+            OSError: it cannot be read which there are.
 
         """
         found = []
@@ -98,7 +99,7 @@ class RevisionRecords:
         return is_there(self._manifest(revision))
 
     def lacks(self, revision: str) -> bool:
-        """Return whether a revision has no manifest for certain: the disk tells so."""
+        """Return whether a revision has no manifest for certain."""
         try:
             return not self.has(revision)
         except OSError:
@@ -176,18 +177,18 @@ class RevisionRecords:
         else:
             (self._pins / revision).unlink(missing_ok=True)
 
-    def pin_exactly(self, revisions: Collection[str], *, unread: Collection[str] = ()) -> None:
-        """Pin these revisions, which are present, and no others; of those that cannot be read the pins stay."""
+    def pin_exactly(self, revisions: Collection[str], *, unreadable: Collection[str] = ()) -> None:
+        """Pin these revisions, which are present, and no others; of unreadable ones the pins stay."""
         if is_folder(self._pins):
             there = {each.name for each in self._pins.iterdir() if _NAME.fullmatch(each.name)}
-            for revision in there.symmetric_difference(revisions).difference(unread):
+            for revision in there.symmetric_difference(revisions).difference(unreadable):
                 self.pin(revision, pinned=revision in revisions)
 
     def remove(self, revision: str) -> None:
-        """Remove the records of a revision that is gone."""
-        for folder in (self._manifests, self._verified):
-            remove_any(folder / f"{revision}.json")
-        self.pin(revision, pinned=False)
+        """Remove the records of a revision that is gone; one that cannot be removed stays, and is no revision's."""
+        for path in (self._manifest(revision), self._verified / f"{revision}.json", self._pins / revision):
+            with contextlib.suppress(OSError):
+                remove_any(path)
 
     def leftovers(self) -> Iterator[Path]:
         """Yield what a killed process left beside the records."""

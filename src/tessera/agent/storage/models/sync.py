@@ -89,7 +89,8 @@ def sync(
         if is_desired:
             folder.form(revision).make_readable()
             folder.flip(revision)
-        # 5. Remove superseded revisions.
+        # 5. Remove superseded revisions, and broken ones.
+        folder.evict_broken()
         if len(folder.manifests()) > options.keep:
             for name in superseded(folder.on_disk(folder.revisions()), options.keep):
                 folder.evict(name)

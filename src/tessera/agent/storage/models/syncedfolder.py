@@ -15,12 +15,28 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.nodefiles import entries, has_files_alone, remove_any, remove_folder
+from tessera.agent.nodefiles import BROKEN_DISK, entries, has_files_alone, remove_any, remove_folder
 from tessera.agent.storage.models.chunkreads import ChunkReads
 from tessera.core.storage.models.paths import NOTES
 from tessera.errors import Conflict, InvalidInput, Unavailable, shown
 
-__all__ = ["Revision", "SyncedFolder"]
+__all__ = ["Revision", "SyncedFolder", "refuse_broken_disk"]
+
+
+def refuse_broken_disk(error: OSError, *, fix: str = "sync to another folder") -> None:
+    """Refuse what a broken disk keeps from being read or changed.
+
+    Args:
+        error: of the disk.
+        fix: what to do beside replacing it.
+
+    Raises:
+        Unavailable: it is the error of a broken disk.
+
+    """
+    if error.errno in BROKEN_DISK:
+        hint = f"{fix}, or replace the disk; the kernel's log names it"
+        raise Unavailable(str(error.filename), found=error.strerror or str(error), hint=hint) from error
 
 
 class Revision(msgspec.Struct, frozen=True):
@@ -75,6 +91,8 @@ class SyncedFolder(abc.ABC):
 
         Raises:
             InvalidInput: a manifest is broken.
+            Unavailable: a revision's manifest cannot be read, because the disk is broken, and evicting it helps.
+            OSError: a manifest cannot be read.
 
         """
 
@@ -147,22 +165,22 @@ class SyncedFolder(abc.ABC):
         """Return the revisions that are there, also those whose manifest cannot be read."""
         return self.names()
 
-    def why_kept(self, revision: str) -> str:
-        """Return why a revision must stay; empty where it may go."""
-        return next(each.protected for each in self.revisions() if each.revision == revision)
+    def kept(self) -> dict[str, str]:
+        """Return the revisions that must stay, each with the reason, such as `current`."""
+        return {each.revision: each.protected for each in self.revisions() if each.protected}
 
-    def find(self, prefix: str, *, unread: bool = False) -> str:
+    def find(self, prefix: str, *, unreadable: bool = False) -> str:
         """Return the revision whose name begins so; `current` is the current one.
 
         Args:
             prefix: the beginning of the name.
-            unread: whether revisions count whose manifest cannot be read.
+            unreadable: whether revisions count whose manifest cannot be read.
 
         Raises:
             InvalidInput: none or several do.
 
         """
-        there = self.all_names() if unread else self.names()
+        there = self.all_names() if unreadable else self.names()
         names = [self.current()] if prefix == "current" else [name for name in there if name.startswith(prefix)]
         if len(names) != 1 or not names[0]:
             have = ", ".join(name[:12] for name in there)

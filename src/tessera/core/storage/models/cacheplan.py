@@ -29,7 +29,7 @@ __all__ = [
     "RemoveSuperseded",
     "VerifyRevision",
     "plan_cache",
-    "unread_reason",
+    "unreadable_reason",
     "withheld_reason",
 ]
 
@@ -42,8 +42,8 @@ class ModelOnDisk(msgspec.Struct, frozen=True):
         revisions: all that are whole.
         verifications: when each of them was compared with its digests, and what is damaged.
         unverified: those with files that no checksum of their source verified.
-        unread: those of which the disk does not tell, each with the reason; they stay as they are.
-        unread_current: that of them which was fetched last; empty for none.
+        unreadable: those that cannot be read, each with the reason; they stay as they are.
+        unreadable_current: that of them which was fetched last; empty for none.
         broken: those with a folder and no manifest that makes sense; they stay while pods have them.
 
     """
@@ -52,13 +52,13 @@ class ModelOnDisk(msgspec.Struct, frozen=True):
     revisions: tuple[str, ...]
     verifications: Mapping[str, Verification] = {}
     unverified: frozenset[str] = frozenset()
-    unread: Mapping[str, str] = {}
-    unread_current: str = ""
+    unreadable: Mapping[str, str] = {}
+    unreadable_current: str = ""
     broken: frozenset[str] = frozenset()
 
     @property
     def examined(self) -> frozenset[str]:
-        """Those whose pins are known to be right or wrong: all but the unread ones."""
+        """Those whose pins are known to be right or wrong: all but the unreadable ones."""
         return self.broken.union(self.revisions)
 
     def verification(self, revision: str) -> Verification:
@@ -299,9 +299,9 @@ def withheld_reason(model: DesiredModel, on_disk: ModelOnDisk) -> str:
     return f"revision {revision[:12]}: {problem}: fetched again" if problem else ""
 
 
-def unread_reason(model: DesiredModel, on_disk: ModelOnDisk) -> str:
-    """Return why the disk does not tell of the revision that new pods would get; empty if it does."""
-    return on_disk.unread.get(model.revision or on_disk.unread_current, "")
+def unreadable_reason(model: DesiredModel, on_disk: ModelOnDisk) -> str:
+    """Return why the revision that new pods would get cannot be read; empty if it can, or there is none."""
+    return on_disk.unreadable.get(model.revision or on_disk.unreadable_current, "")
 
 
 def _next_verification(
@@ -322,7 +322,7 @@ def _next_verification(
 def _is_due(model: DesiredModel, observed: ModelOnNode | None, fetching: Fetching) -> bool:
     """Return whether the source of a model is to be checked now.
 
-    What the disk does not tell of may be whole: the source is not checked for that.
+    What cannot be read may be whole: the source is not checked for that.
     """
     if model.name in fetching.failing:
         return False
@@ -331,7 +331,7 @@ def _is_due(model: DesiredModel, observed: ModelOnNode | None, fetching: Fetchin
         return True
     if report.failures:
         return has_passed(report.failed_s, fetch_backoff_s(report.failures), fetching.now_s)
-    if observed is None or not (_revision(model, observed.on_disk) or unread_reason(model, observed.on_disk)):
+    if observed is None or not (_revision(model, observed.on_disk) or unreadable_reason(model, observed.on_disk)):
         return True
     follows = model.interval_s and not model.revision
     return bool(follows) and has_passed(report.checked_s, model.interval_s, fetching.now_s)

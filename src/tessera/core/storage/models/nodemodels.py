@@ -149,7 +149,7 @@ class ModelSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def models_of_nodes(
-    caches: Sequence[DesiredCache], nodes: Sequence[NodeModels], demand: Mapping[str, int], unread: Collection[str] = ()
+    caches: Sequence[DesiredCache], nodes: Sequence[NodeModels], demand: Mapping[str, int], invalid: Collection[str] = ()
 ) -> dict[str, tuple[DesiredModel, ...]]:
     """Return the desired models of each node, in fetching order: priority, pending pods, name.
 
@@ -157,13 +157,13 @@ def models_of_nodes(
         caches: all valid ones.
         nodes: all with an agent.
         demand: number of pending pods by requested model.
-        unread: names of invalid ones: nodes keep their former desired models.
+        invalid: names of the others: nodes keep their former desired models.
 
     """
     order = sorted(caches, key=lambda each: (-each.model.priority, -demand.get(each.name, 0), each.name))
     found = {}
     for node in nodes:
-        kept = tuple(each for each in node.desired or () if each.name in unread)
+        kept = tuple(each for each in node.desired or () if each.name in invalid)
         there = {each.name for each in node.observed if each.revision}
         chosen = (
             msgspec.structs.replace(each.model, has_pending_pods=bool(demand.get(each.name)) and each.name not in there)
