@@ -256,7 +256,7 @@ def test_evict_removes_what_is_not_protected(top: Path) -> None:
     assert (refused.exit_code, "it is current: remove the folder, which has no other" in refused.stderr) == (5, True)
 
 
-def damage_inode(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def damage_inode(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the disk fail at a file as ext4 does at an inode whose checksum is wrong."""
 
     def failing(look: Callable[..., Any]) -> Callable[..., Any]:
@@ -267,7 +267,6 @@ def damage_inode(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
         return looked
 
-    damaged = path
     for name in ("lstat", "stat", "open", "unlink", "readlink"):
         monkeypatch.setattr(os, name, failing(getattr(os, name)))
 
@@ -284,7 +283,7 @@ def test_a_former_revision_whose_manifest_cannot_be_read_is_evicted_as_is_advise
         assert (got.exit_code, got.stderr) == (4, want)
     got = run("evict", top, current)
     assert (got.exit_code, f"it is current: evict another, such as {other[:12]}" in got.stderr) == (5, True)
-    assert (run("evict", top, other[:12]).exit_code, manifest.name in os.listdir(manifest.parent)) == (0, True)
+    assert (run("evict", top, other[:12]).exit_code, manifest in [*manifest.parent.iterdir()]) == (0, True)
     assert [each.name for each in (top / "versions").iterdir()] == [current]
     for command in ("list", "verify", "warm"):
         assert run(command, top).exit_code == 0, "what stays is no revision"
@@ -308,7 +307,9 @@ def test_where_what_cannot_be_read_must_stay_another_folder_is_advised_and_helps
     damage_inode(damaged, monkeypatch)
     for command in ("list", "verify", "warm"):
         got = run(command, top)
-        want = f"error: {damaged}: Bad message: sync to another folder, or replace the disk; the kernel's log names it\n"
+        want = (
+            f"error: {damaged}: Bad message: sync to another folder, or replace the disk; the kernel's log names it\n"
+        )
         assert (got.exit_code, got.stderr) == (4, want)
     got = run("sync", source, top, *(["--mirror"] if why == "mirror" else []))
     assert got.exit_code == (0 if why == "pinned" else 1)

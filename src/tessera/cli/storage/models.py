@@ -207,7 +207,7 @@ def evict_command(folder: Path, revision: str) -> None:
     opened = open_folder(folder)
     opened.find(revision, unreadable=True)  # before the lock is created in a foreign folder
     with opened.locked():
-        name, kept, there = opened.find(revision, unreadable=True), opened.kept(), opened.all_names()
+        name, kept, there = opened.find(revision, unreadable=True), opened.protected(), opened.all_names()
         if name in kept:
             others = [each for each in there if each not in kept]
             fix = "remove the folder, which has no other" if len(there) == 1 else "evict another once nothing uses it"

@@ -63,6 +63,9 @@ from tessera.measures import Measures
 
 pytestmark = pytest.mark.anyio
 
+NEWER: tuple[dict[str, Any], ...] = ({"pack": "Zstd"}, {}, {})
+"""What a newer controller writes of models beside what this version knows."""
+
 LLAMA = "models.tessera.dev/llama"
 MIB = 2**20
 PATIENCE_S = 120.0
@@ -119,6 +122,12 @@ class Node:
         body = {"apiVersion": API_VERSION, "kind": "NodeModels", "metadata": {"name": "n1"}}
         spec = {**body, "spec": node_spec(desired)}
         await self.kube.apply(NODE_MODELS, spec, manager="tessera-controller", force=True)
+
+    async def tell_of_another_version(self, model: DesiredModel, *others: DesiredModel) -> None:
+        """Desire models, the first with a value that this version does not know."""
+        models = [{**each, **more} for each, more in zip(node_spec((model, *others))["models"], NEWER, strict=False)]
+        body = {"apiVersion": API_VERSION, "kind": "NodeModels", "metadata": {"name": "n1"}, "spec": {"models": models}}
+        await self.kube.apply(NODE_MODELS, body, manager="tessera-controller", force=True)
 
     async def reports(self, ready: Callable[[NodeModels], bool]) -> NodeModels:
         """Return what the agent reports when it is as desired."""
@@ -491,6 +500,34 @@ def test_a_folder_whose_claim_was_interrupted_is_claimed(
     else:
         with pytest.raises(InvalidInput, match="did not make this folder"):
             disk.claim("llama")
+
+
+async def test_a_value_of_another_version_costs_its_model_alone(node: Node) -> None:
+    new, other = desired(node.put("new", a=b"1"), "new"), desired(node.put("other", a=b"2"), "other", interval_s=60)
+    await node.tell(new, other)
+    async with node.running():
+        first = (await node.model(has(), "new")).revision
+        second = (await node.model(has(), "other")).revision
+        pod = await node.start("pod", "models.tessera.dev/new")
+        await node.tell_of_another_version(new, other)
+        node.put("other", a=b"22")
+        node.now_s += 61
+        await node.model(lambda each: has()(each) and each.revision != second, "other")
+        failed = await node.model(lambda each: each.state == "Failed", "new")
+        assert re.match("model new: pack: 'Zstd' .*: upgrade Tessera on this node", failed.reason)
+        assert failed.revision == first, "it is followed as before"
+    async with node.running():
+        failed = await node.model(lambda each: each.state == "Failed" and not each.revision, "new")
+        assert (failed.containers, "Zstd" in failed.reason, failed.identity) == (1, True, new.identity)
+        await node.end("pod")
+        await node.tell_of_another_version(new, desired(node.put("third", a=b"3"), "third"))
+        await node.model(has(), "third")
+        await until_gone(node.folder / "other")
+        await node.passes(2)
+        assert mounted(pod) == b"1", "what it has stays"
+        node.put("new", a=b"not the one that was fetched once")
+        await node.tell(new)
+        assert (await node.model(has(), "new")).revision == first
 
 
 @pytest.mark.parametrize("is_evicted", [True, False])

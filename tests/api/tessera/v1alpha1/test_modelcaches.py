@@ -201,13 +201,44 @@ def test_the_text_of_a_server_is_bounded_and_printable() -> None:
     assert (len(status["folder"]), status["removing"]) == (1024, ["a", "b"])
 
 
-@pytest.mark.parametrize(
-    "status",
-    [{"models": [{"name": "a", "state": "Odd"}]}, {"models": [{"name": "a", "state": "Ready", "checkedAt": "noon"}]}],
-)
-def test_what_is_no_report_is_refused(status: dict[str, Any]) -> None:
+@pytest.mark.parametrize("part", ["spec", "status"])
+@pytest.mark.parametrize("row", [{"state": "Ready"}, {"name": "A B"}, "text"])
+def test_what_names_no_model_is_refused(part: str, row: object) -> None:
     with pytest.raises(InvalidInput, match="NodeModels n1"):
-        read_node_models({"metadata": {"name": "n1"}, "status": status})
+        read_node_models({"metadata": {"name": "n1"}, part: {"models": [row]}})
+
+
+@pytest.mark.parametrize(
+    "row", [{"state": "Odd"}, {"state": "Ready", "checkedAt": "noon"}, {"state": "Ready", "bytes": -1}]
+)
+def test_a_report_that_another_version_wrote_otherwise_costs_its_model_alone(row: dict[str, Any]) -> None:
+    models = [{"name": "a", **row}, {"name": "b", "state": "Ready"}]
+    found = read_node_models({"metadata": {"name": "n1"}, "status": {"models": models}})
+    assert [(each.name, each.state) for each in found.observed] == [("b", "Ready"), ("a", "Failed")]
+    assert found.observed[1].reason.startswith("model a")
+
+
+UNKNOWN: dict[str, tuple[dict[str, Any], str]] = {
+    "pack": (
+        {"pack": "Zstd"},
+        "model a: pack: 'Zstd' is not a value that is accepted there: upgrade Tessera on this node, or take",
+    ),
+    "verification": ({"verification": "Signed"}, "model a: verification: 'Signed' is not"),
+    "keep": ({"keep": 99}, "model a: keep: "),
+    "priority": ({"priority": 10**9}, "model a: priority: "),
+    "source": ({"source": 5}, "model a: source: "),
+    "a field of another type": ({"include": {"x": 1}}, "model a: include: "),
+}
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_a_desired_model_with_a_value_of_another_version_costs_itself_alone(case: str) -> None:
+    more, want = UNKNOWN[case]
+    models = [{"name": "a", "source": "s3://b/a", **more}, {"name": "b", "source": "s3://b/b", "newField": {"x": 1}}]
+    found = read_node_models({"metadata": {"name": "n1"}, "spec": {"models": models}})
+    assert found.desired == (DesiredModel(name="b", source="s3://b/b"),)
+    assert [*found.unknown] == ["a"]
+    assert found.unknown["a"].startswith(want)
 
 
 def encoded(text: bytes) -> str:

@@ -7,7 +7,9 @@ from tessera.core.storage.models.nodemodels import (
     DesiredModel,
     NodeModels,
     ObservedModel,
+    followed_models,
     models_of_nodes,
+    unknown_model,
 )
 
 ONE = "1" * 64
@@ -55,3 +57,24 @@ def test_a_node_is_told_of_pending_pods_while_it_does_not_have_their_model() -> 
     found = models_of_nodes(caches, [*nodes, NodeModels(name="n3")], {"a": 2})
     pending = {(name, each.name): each.has_pending_pods for name, models in found.items() for each in models}
     assert pending == {("n1", "a"): True, ("n1", "b"): False, ("n2", "a"): False, ("n3", "a"): True}
+
+
+def test_a_node_keeps_all_of_its_models_where_an_invalid_one_is_unknown_and_gets_the_valid_ones_anew() -> None:
+    node = NodeModels(name="n1", desired=(model("a"),), unknown={"b": "odd"})
+    caches = [cache("a", "n1", priority=1), cache("b", "n1"), cache("c", "n1")]
+    assert [each.name for each in models_of_nodes(caches, [node], {})["n1"]] == ["a", "b", "c"]
+    assert [each.name for each in models_of_nodes(caches, [node], {}, {"other"})["n1"]] == ["a", "b", "c"]
+    assert models_of_nodes(caches[::2], [node], {}, {"b"}) == {"n1": (model("a"),)}
+    never = NodeModels(name="n1", unknown={"b": "odd"})
+    assert models_of_nodes(caches[:1], [never], {}, {"b"}) == {"n1": (model("a", priority=1),)}
+
+
+def test_an_unknown_model_is_followed_as_before_or_reported_as_it_was() -> None:
+    report = ObservedModel(name="b", state="Ready", revision=ONE, bytes=5, files=1, identity="i", checked_s=7.0)
+    node = NodeModels(name="n1", desired=(model("a", keep=1),), unknown={"b": "odd", "a": "twice"}, observed=(report,))
+    former = {"c": model("c"), "b": model("b"), "a": model("a")}
+    assert [*followed_models(node, former).values()] == [model("a", keep=1), model("b")]
+    assert [*followed_models(node, {})] == ["a"]
+    found = unknown_model(node, "b")
+    assert (found.state, found.reason, found.revision, found.identity, found.checked_s) == ("Failed", "odd", "", "i", 7)
+    assert unknown_model(node, "a") == ObservedModel(name="a", state="Failed", reason="twice")

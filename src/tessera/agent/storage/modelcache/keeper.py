@@ -57,7 +57,7 @@ from tessera.core.storage.models.cacheplan import (
     unreadable_reason,
     withheld_reason,
 )
-from tessera.core.storage.models.nodemodels import DesiredModel
+from tessera.core.storage.models.nodemodels import DesiredModel, NodeModels, followed_models, unknown_model
 from tessera.core.storage.retries import has_passed
 from tessera.core.usage.ownmetrics import MODEL_BYTES, MODELS
 from tessera.core.workload.resources import MODEL_RESOURCE
@@ -205,7 +205,7 @@ class ModelKeeper:
         )
         node_models = read_node_models(found)
         if node_models.desired is not None:
-            self._desired = {each.name: each for each in node_models.desired}
+            self._desired = followed_models(node_models, self._desired)
         self._fetches.follow(self._desired, node_models.observed)
         # 2. Observe the models, and the pods that use them.
         # A model that is not listed when the kubelet's record is read cannot get into it any more.
@@ -228,7 +228,10 @@ class ModelKeeper:
                 staged_bytes=await asyncio.to_thread(self._disk.staged_bytes, name),
             )
         # 3. Plan.
-        plan = plan_cache(self._desired, self._found, fetching=fetching, displaced=self._displaced)
+        # An unknown model that was never followed stays as it is.
+        unfollowed = node_models.unknown.keys() - self._desired
+        planned = {name: each for name, each in self._found.items() if name not in unfollowed}
+        plan = plan_cache(self._desired, planned, fetching=fetching, displaced=self._displaced)
         if node_models.desired is not None:
             self._displaced = plan.displaced
             self._fetches.decided(fetching.needs, plan, self._desired)
@@ -241,7 +244,7 @@ class ModelKeeper:
             if plan.verify is not None:
                 self._rechecks.begin(plan.verify)
         # 7. Report.
-        await self._report(found, problem, ids, plan.offered)
+        await self._report(found, node_models, problem, ids, plan.offered)
         self._complain.clear()
 
     async def _observe(self) -> tuple[dict[str, ModelOnDisk], str]:
@@ -322,7 +325,9 @@ class ModelKeeper:
         refused = set[str]()
         for name, revisions in plan.protected.items():
             try:
-                await asyncio.to_thread(self._disk.pin, name, revisions, unreadable=self._found[name].on_disk.unreadable)
+                await asyncio.to_thread(
+                    self._disk.pin, name, revisions, unreadable=self._found[name].on_disk.unreadable
+                )
             except OSError as error:
                 self._fail(name, error)
                 refused.add(name)
@@ -417,18 +422,25 @@ class ModelKeeper:
     # Reporting
 
     async def _report(
-        self, node_models: Object, problem: str, ids: Mapping[str, list[str]], offered: Mapping[str, str]
+        self,
+        stored: Object,
+        node_models: NodeModels,
+        problem: str,
+        ids: Mapping[str, list[str]],
+        offered: Mapping[str, str],
     ) -> None:
+        unknown = node_models.unknown
+        containers = {name: len(ids.get(f"{MODEL_RESOURCE}{name}", ())) for name in (*offered, *unknown)}
         reports = []
         for name, revision in offered.items():
             facts = await asyncio.to_thread(self._disk.facts, name, revision) if revision else RevisionFacts()
             on_disk = self._found.get(name, _ABSENT).on_disk
             report = self._fetches.report(name)
-            failure = self._failed.get(name) or unreadable_reason(self._desired[name], on_disk)
+            failure = unknown.get(name) or self._failed.get(name) or unreadable_reason(self._desired[name], on_disk)
             more = {
                 "state": "Failed" if failure and report.state != "Fetching" else report.state,
                 "revision": revision,
-                "containers": len(ids.get(f"{MODEL_RESOURCE}{name}", ())),
+                "containers": containers[name],
                 "verified_s": on_disk.verification(revision).at_s,
                 "reason": failure
                 or report.reason
@@ -437,6 +449,9 @@ class ModelKeeper:
                 **facts._asdict(),
             }
             reports.append(msgspec.structs.replace(report, **more))
+        for name in sorted(unknown.keys() - offered.keys()):
+            report = unknown_model(node_models, name)
+            reports.append(msgspec.structs.replace(report, containers=containers[name]))
         self._states = Counter(each.state for each in reports)
         self._bytes = sum(each.bytes for each in reports)
         free = 0 if problem else await asyncio.to_thread(self._disk.free_bytes)
@@ -448,9 +463,9 @@ class ModelKeeper:
             free_bytes=rounded,
             reason=reason,
             peer="" if problem else self._peers.address,
-            removing=self._found.keys() - offered.keys(),
+            removing=self._found.keys() - offered.keys() - unknown.keys(),
         )
-        if node_models.get("status") != status:
+        if stored.get("status") != status:
             body = {"apiVersion": API_VERSION, "kind": NODE_MODELS, "metadata": {"name": self._node}, "status": status}
             await self._kube.apply(KIND, body, manager=AGENT, force=True, subresource="status")
 

@@ -33,7 +33,7 @@ from tessera.core.storage.models.paths import NOTES
 from tessera.core.storage.models.retention import RevisionOnDisk
 from tessera.core.storage.models.revisions import Manifest
 from tessera.core.storage.models.verifications import Verification
-from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
+from tessera.errors import Conflict, InvalidInput, TesseraError
 
 __all__ = ["ModelFolder"]
 
@@ -145,7 +145,7 @@ class ModelFolder(SyncedFolder):
         """Return the revisions that are there, also those whose manifest cannot be read."""
         return list(self._all_manifests())
 
-    def kept(self) -> dict[str, str]:
+    def protected(self) -> dict[str, str]:
         """Return the revisions that must stay, whether their manifests can be read or not, each with the reason."""
         names = self.all_names()
         pinned = dict.fromkeys((each for each in names if self.records.is_pinned(each)), "pinned")
@@ -192,7 +192,7 @@ class ModelFolder(SyncedFolder):
         for name, each in self._all_manifests().items():
             if isinstance(each, Manifest):
                 continue
-            kept = self.kept().get(name, "")
+            kept = self.protected().get(name, "")
             if isinstance(each, OSError) and not kept:
                 refuse_broken_disk(each, fix=f"evict {name[:12]}")
             if isinstance(each, InvalidInput) and kept not in {"", "current"}:  # a sync replaces the others

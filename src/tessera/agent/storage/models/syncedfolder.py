@@ -165,7 +165,7 @@ class SyncedFolder(abc.ABC):
         """Return the revisions that are there, also those whose manifest cannot be read."""
         return self.names()
 
-    def kept(self) -> dict[str, str]:
+    def protected(self) -> dict[str, str]:
         """Return the revisions that must stay, each with the reason, such as `current`."""
         return {each.revision: each.protected for each in self.revisions() if each.protected}
 

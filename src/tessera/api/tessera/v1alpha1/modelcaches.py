@@ -7,11 +7,12 @@ NodeModels object, with the desired models from the controller and the node's mo
 
 import base64
 import datetime as dt
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
+from tessera.api.fields import refused_form
 from tessera.api.kubernetes.conditions import Conditions, updated_conditions
 from tessera.api.kubernetes.times import read_time, time_text
 from tessera.api.tessera.v1alpha1.gpupolicies import LabelSelector
@@ -76,6 +77,7 @@ _Priority = Annotated[int, msgspec.Meta(ge=-1_000_000, le=1_000_000)]
 _Keep = Annotated[int, msgspec.Meta(ge=1, le=16)]
 _Peer = Annotated[str, msgspec.Meta(max_length=64, pattern="^([0-9.]+|\\[[0-9a-f:]+\\]):[0-9]+$|^$")]
 _Moment = Annotated[str, msgspec.Meta(max_length=32)]
+_Model = TypeVar("_Model")
 
 
 class ModelCacheSpec(
@@ -254,10 +256,24 @@ class NodeModelsStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     """Address and port at which it serves chunks of models to other nodes; left out if it does not."""
 
 
+_Rows = Annotated[tuple[dict[str, Any], ...], msgspec.Meta(max_length=_MOST_OF_NODE)]
+"""Models as any version writes them; each is read alone."""
+
+
+class _NodeSpec(msgspec.Struct, frozen=True):
+    models: _Rows | None = None
+
+
+class _NodeStatus(msgspec.Struct, frozen=True):
+    models: _Rows = ()
+    reason: Reason = ""
+    peer: _Peer = ""
+
+
 class _NodeObject(msgspec.Struct, frozen=True):
     metadata: Metadata
-    spec: NodeModelsSpec = NodeModelsSpec()
-    status: NodeModelsStatus = NodeModelsStatus()
+    spec: _NodeSpec = _NodeSpec()
+    status: _NodeStatus = _NodeStatus()
 
 
 def read_model_cache(
@@ -298,28 +314,52 @@ def read_model_cache(
 def read_node_models(obj: Mapping[str, Any], *, ready: bool = True) -> core.NodeModels:
     """Return the desired models of a node and its report.
 
+    A model that another version wrote otherwise is among the unknown ones; the report of one is a failure.
+
     Raises:
         InvalidInput: the object is malformed.
 
     """
     with of_this_version(NODE_MODELS, obj):
         found = msgspec.convert(obj, _NodeObject)
-        observed = tuple(_observed(one) for one in found.status.models)
-    models = found.spec.models
+        desired, unknown = _each(found.spec.models or (), _desired)
+        observed, unread = _each(found.status.models, _observed)
+    failed = (core.ObservedModel(name=name, state="Failed", reason=reason) for name, reason in unread.items())
     return core.NodeModels(
         name=found.metadata.name,
         ready=ready,
-        desired=None
-        if models is None
-        else tuple(msgspec.convert(one, core.DesiredModel, from_attributes=True) for one in models),
-        observed=observed,
+        desired=None if found.spec.models is None else desired,
+        unknown=unknown,
+        observed=(*observed, *failed),
         reason=found.status.reason,
         peer=found.status.peer,
     )
 
 
-def _observed(fields: ObservedModelFields) -> core.ObservedModel:
-    rows = msgspec.structs.asdict(fields)
+def _each(rows: _Rows, read: Callable[[dict[str, Any]], _Model]) -> tuple[tuple[_Model, ...], dict[str, str]]:
+    """Return the models that this version can read, and the names of the others, each with the reason.
+
+    Raises:
+        ValueError: one has no name that this version knows.
+
+    """
+    found, unknown = list[_Model](), dict[str, str]()
+    for row in rows:
+        try:
+            found.append(read(row))
+        except ValueError as error:
+            name = msgspec.convert(row.get("name"), LabelName)
+            fix = "upgrade Tessera on this node, or take the value out of the ModelCache"
+            unknown[name] = str(refused_form(error, row, f"model {name}", fix))
+    return tuple(found), unknown
+
+
+def _desired(row: dict[str, Any]) -> core.DesiredModel:
+    return msgspec.convert(msgspec.convert(row, DesiredModelFields), core.DesiredModel, from_attributes=True)
+
+
+def _observed(row: dict[str, Any]) -> core.ObservedModel:
+    rows = msgspec.structs.asdict(msgspec.convert(row, ObservedModelFields))
     for key in ("verified", "checked", "failed"):
         moment = rows.pop(f"{key}_at")
         rows[f"{key}_s"] = read_time(moment) if moment else 0.0

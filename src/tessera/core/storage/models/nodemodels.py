@@ -20,7 +20,9 @@ __all__ = [
     "ModelSummary",
     "NodeModels",
     "ObservedModel",
+    "followed_models",
     "models_of_nodes",
+    "unknown_model",
 ]
 
 MOST_OF_NODE = 128
@@ -113,6 +115,8 @@ class NodeModels(msgspec.Struct, frozen=True, kw_only=True):
     ready: bool = True
     desired: tuple[DesiredModel, ...] | None = None
     """None where the controller has not written it yet."""
+    unknown: Mapping[str, str] = {}
+    """Further desired models, which this version of Tessera cannot read, each with the reason."""
     observed: tuple[ObservedModel, ...] = ()
     reason: str = ""
     """Why the node cannot have any model."""
@@ -149,9 +153,15 @@ class ModelSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def models_of_nodes(
-    caches: Sequence[DesiredCache], nodes: Sequence[NodeModels], demand: Mapping[str, int], invalid: Collection[str] = ()
+    caches: Sequence[DesiredCache],
+    nodes: Sequence[NodeModels],
+    demand: Mapping[str, int],
+    invalid: Collection[str] = (),
 ) -> dict[str, tuple[DesiredModel, ...]]:
     """Return the desired models of each node, in fetching order: priority, pending pods, name.
+
+    A node keeps all of its former ones where one of them is both invalid and unknown, as after a downgrade: that one
+    could not be kept alone.
 
     Args:
         caches: all valid ones.
@@ -163,6 +173,9 @@ def models_of_nodes(
     order = sorted(caches, key=lambda each: (-each.model.priority, -demand.get(each.name, 0), each.name))
     found = {}
     for node in nodes:
+        if node.desired is not None and not node.unknown.keys().isdisjoint(invalid):
+            found[node.name] = node.desired
+            continue
         kept = tuple(each for each in node.desired or () if each.name in invalid)
         there = {each.name for each in node.observed if each.revision}
         chosen = (
@@ -172,3 +185,17 @@ def models_of_nodes(
         )
         found[node.name] = (*kept, *chosen)[:MOST_OF_NODE]
     return found
+
+
+def followed_models(node: NodeModels, former: Mapping[str, DesiredModel]) -> dict[str, DesiredModel]:
+    """Return the models that a node follows, in fetching order; the unknown ones as it followed them before, last."""
+    known = {each.name: each for each in node.desired or ()}
+    return known | {name: former[name] for name in node.unknown if name in former and name not in known}
+
+
+def unknown_model(node: NodeModels, name: str) -> ObservedModel:
+    """Return the report of an unknown model that a node never followed: no new pod gets it, and what it has stays."""
+    former = next((each for each in node.observed if each.name == name), ObservedModel(name=name))
+    return msgspec.structs.replace(
+        former, state="Failed", reason=node.unknown[name], revision="", bytes=0, files=0, unverified_bytes=0
+    )
