@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tessera.agent.pods.podsview import by_uid
 from tessera.clients.kube import Object, uid_of
+from tessera.core.deviceplugin.allocations.adoption import RegisteredNode
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 
@@ -48,9 +49,8 @@ class RecordedPods:
     def has_lost(self, uid: str, container: str, resource: str) -> bool:
         return (uid, container, resource) not in self.responses()
 
-    def left_out(self, pod: Object, resource: str) -> bool:
-        del pod, resource
-        return False
+    def node(self) -> RegisteredNode:
+        return RegisteredNode()
 
     def responses(self) -> dict[tuple[str, str, str], ContainerResponse]:
         return {(each.uid, each.container, each.resource): ContainerResponse() for each in self.recorded}

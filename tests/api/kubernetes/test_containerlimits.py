@@ -7,14 +7,17 @@ import pytest
 from tessera.api.kubernetes.containerlimits import (
     container_ids,
     containers_in_order,
+    has_resource_claim,
     holds_devices,
     lasting_containers,
     limits_of,
+    registered_node,
     runtime_of,
+    started_s,
     was_admitted,
     was_created,
-    was_left_out,
 )
+from tessera.core.deviceplugin.allocations.adoption import RegisteredNode
 
 POD: dict[str, Any] = {
     "spec": {
@@ -105,30 +108,34 @@ def test_the_runtime_is_that_which_created_a_container(case: str) -> None:
     assert runtime_of({"status": status}, {"status": {"nodeInfo": {}}}) == want
 
 
-LEFT_OUT: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
-    "its node never had it": ({}, {}, True),
-    "its node has it": ({}, {"capacity": {"cpu": "8", "a/b": "1"}}, False),
-    "its node had it": ({}, {"allocatable": {"cpu": "8", "a/b": "0"}}, False),
-    "its node has no status yet": ({}, {"capacity": {}, "allocatable": None}, False),
-    "it is older than its Node": ({"startTime": "2026-01-31T11:59:59Z"}, {}, False),
-    "it is perhaps older than its Node": ({"startTime": "2026-01-31T12:00:00Z"}, {}, False),
-    "it has not started": ({"startTime": None}, {}, False),
-    "its time is none": ({"startTime": "soon"}, {}, False),
-    "a driver for DRA serves it": ({"extendedResourceClaimStatus": {"resourceClaimName": "c"}}, {}, False),
+# sentence: a Node's status; the resources that it has
+NODES: dict[str, tuple[object, set[str]]] = {
+    "there is none": (None, set()),
+    "its kubelet has not reported yet": ({"capacity": {}, "allocatable": None}, set()),
+    "it has one that is withdrawn": (
+        {"capacity": {"cpu": "8"}, "allocatable": {"cpu": "7", "a/b": "0"}},
+        {"cpu", "a/b"},
+    ),
 }
 
 
-@pytest.mark.parametrize("case", LEFT_OUT)
-def test_a_resource_that_its_node_never_had_is_left_out_of_a_pod(case: str) -> None:
-    pod, node, want = LEFT_OUT[case]
-    created = {"metadata": {"creationTimestamp": "2026-01-31T12:00:00Z"}}
-    status = {"startTime": "2026-01-31T12:00:01Z", **pod}
-    observed = {"capacity": {"cpu": "8"}, "allocatable": {"cpu": "7"}, **node}
-    assert was_left_out({"status": status}, "a/b", {**created, "status": observed}) is want
-    mirror = {"annotations": {"kubernetes.io/config.mirror": "1"}}
-    assert not was_left_out({"metadata": mirror, "status": status}, "a/b", {**created, "status": observed})
-    assert not was_left_out({"status": status}, "a/b", {"status": observed}), "the Node has no time"
+@pytest.mark.parametrize("case", NODES)
+def test_a_node_has_the_resources_that_it_names(case: str) -> None:
+    status, want = NODES[case]
+    node = {"metadata": {"creationTimestamp": "2026-01-31T12:00:00Z"}, "status": status}
+    assert registered_node(node) == RegisteredNode(resources=frozenset(want), created_s=1_769_860_800)
+    assert registered_node({"status": status}) == RegisteredNode(resources=frozenset(want))
+    assert registered_node({}) == RegisteredNode()
 
 
-def test_without_its_node_nothing_was_left_out() -> None:
-    assert not was_left_out({"status": {"startTime": "2026-01-31T12:00:01Z"}}, "a/b", {})
+@pytest.mark.parametrize(
+    ("status", "want"),
+    [(None, 0), ({"startTime": None}, 0), ({"startTime": "soon"}, 0), ({"startTime": "1970-01-01T00:00:05Z"}, 5)],
+)
+def test_a_pod_was_started_at_the_time_of_its_status(status: object, want: int) -> None:
+    assert started_s({"status": status}) == want
+
+
+def test_a_driver_serves_what_the_status_has_a_claim_of() -> None:
+    assert has_resource_claim({"status": {"extendedResourceClaimStatus": {"resourceClaimName": "c"}}})
+    assert not has_resource_claim({"status": None})

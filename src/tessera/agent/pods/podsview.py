@@ -14,14 +14,17 @@ from tessera.agent.pods.podprocesses import ProcessTable
 from tessera.api.kubernetes.containerlimits import (
     containers_in_order,
     created_containers,
+    has_resource_claim,
     holds_devices,
     lasting_containers,
     limits_of,
-    was_left_out,
+    registered_node,
+    started_s,
 )
-from tessera.api.kubernetes.podstates import is_finished, is_terminating
+from tessera.api.kubernetes.podstates import created_ns, is_finished, is_terminating
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, uid_of, version_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
+from tessera.core.deviceplugin.allocations.adoption import RegisteredNode
 from tessera.core.deviceplugin.allocations.gateobservation import GatePod
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
@@ -69,8 +72,8 @@ class PodsInView(Protocol):
     def has_lost(self, uid: str, container: str, resource: str) -> bool:
         """Return whether the kubelet's record can be read, and lacks an allocation."""
 
-    def left_out(self, pod: Object, resource: str) -> bool:
-        """Return whether a pod of this node surely runs without a resource that it requests."""
+    def node(self) -> RegisteredNode:
+        """Return the Node object as the watch shows it."""
 
     def responses(self) -> Mapping[tuple[str, str, str], ContainerResponse]:
         """Return what the kubelet hands to the runtime for containers, by UID of the pod, container and resource."""
@@ -263,9 +266,9 @@ class PodsView:
         """Return whether the kubelet's checkpoint can be read, and lacks an allocation."""
         return self._checkpoint.lacks(uid, container, resource)
 
-    def left_out(self, pod: Object, resource: str) -> bool:
-        """Return whether a pod runs without a resource that it requests, as this node never had it (`was_left_out`)."""
-        return was_left_out(pod, resource, self._bound.node())
+    def node(self) -> RegisteredNode:
+        """Return the Node object as the watch shows it."""
+        return registered_node(self._bound.node())
 
     def responses(self) -> Mapping[tuple[str, str, str], ContainerResponse]:
         """Return the answers of `Allocate` that the kubelet hands to the runtime at each start; none if unreadable."""
@@ -335,6 +338,10 @@ def observed_pod(pod: Object) -> GatePod:
         lasting=lasting_containers(pod),
         order=containers_in_order(pod),
         created=created_containers(pod),
+        created_ns=created_ns(pod),
+        started_s=started_s(pod),
+        static=MIRROR in annotations_of(pod),
+        has_resource_claim=has_resource_claim(pod),
     )
 
 

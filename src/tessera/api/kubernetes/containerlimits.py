@@ -1,24 +1,27 @@
 """The device plugin resources requested by the containers of a Pod object, as the kubelet counts them."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tessera.api.kubernetes.times import read_time
+from tessera.core.deviceplugin.allocations.adoption import RegisteredNode
 from tessera.core.gpu.sharing import names_device
-from tessera.core.workload.kubernetesnames import MIRROR
 from tessera.core.workload.resources import SHARE_RESOURCES
 
 __all__ = [
     "container_ids",
     "containers_in_order",
     "created_containers",
+    "has_resource_claim",
     "holds_devices",
     "lasting_containers",
     "limits_of",
+    "registered_node",
     "runtime_of",
+    "started_s",
     "was_admitted",
     "was_created",
-    "was_left_out",
 ]
 
 
@@ -55,32 +58,29 @@ def created_containers(pod: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(str(each.get("name")) for each in found if each.get("containerID"))
 
 
-def was_left_out(pod: Mapping[str, Any], resource: str, node: Mapping[str, Any]) -> bool:
-    """Return whether a kubelet runs a pod without a resource that it requests, as its node never had it.
+def has_resource_claim(pod: Mapping[str, Any]) -> bool:
+    """Return whether a driver for DRA serves resources that a pod requests by limits."""
+    return bool((pod.get("status") or {}).get("extendedResourceClaimStatus"))
 
-    A kubelet leaves such a resource out of a pod that names its node itself. A Node keeps the names of all resources
-    that a device plugin ever registered, with 0 of them; a user can write neither those nor the pod's status. It is no
-    proof where the pod may be older than the Node object, whose names are lost when it is deleted (a static pod's
-    status is then written anew), nor where a driver for DRA serves the resource.
-    Source: Kubernetes `pkg/kubelet/lifecycle/predicate.go`, `removeMissingExtendedResources`, and
-    `pkg/kubelet/nodestatus/setters.go`, `MachineInfo`.
 
-    Args:
-        pod: which runs.
-        resource: that a container of it requests.
-        node: its Node object; empty if there is none.
+def registered_node(node: Mapping[str, Any]) -> RegisteredNode:
+    """Return what a Node object tells of resources; it is empty if there is none."""
+    status = node.get("status") or {}
+    names = {*(status.get("capacity") or ()), *(status.get("allocatable") or ())}
+    created_s = _time_s((node.get("metadata") or {}).get("creationTimestamp"))
+    return RegisteredNode(resources=frozenset(names), created_s=math.inf if created_s is None else created_s)
 
-    """
-    observed, status = node.get("status") or {}, pod.get("status") or {}
-    known = {*(observed.get("capacity") or ()), *(observed.get("allocatable") or ())}
-    annotations = (pod.get("metadata") or {}).get("annotations") or {}
-    if not known or resource in known or MIRROR in annotations or status.get("extendedResourceClaimStatus"):
-        return False
+
+def started_s(pod: Mapping[str, Any]) -> float:
+    """Return when the kubelet admitted a pod, in seconds since 1970; 0 if unknown."""
+    return _time_s((pod.get("status") or {}).get("startTime")) or 0.0
+
+
+def _time_s(text: object) -> float | None:
     try:
-        created_s = read_time(str((node.get("metadata") or {}).get("creationTimestamp")))
-        return read_time(str(status.get("startTime"))) > created_s
+        return read_time(str(text))
     except ValueError:
-        return False
+        return None
 
 
 def container_ids(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

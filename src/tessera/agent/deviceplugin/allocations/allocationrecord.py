@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.agenttimes import AgentTimes
-from tessera.agent.deviceplugin.allocations.adoption import adopted, unrecorded
 from tessera.agent.deviceplugin.allocations.allocationsfile import (
     ReadAllocations,
     read_allocations,
@@ -21,6 +20,7 @@ from tessera.agent.deviceplugin.allocations.allocationsfile import (
 )
 from tessera.agent.pods.observing import PodObserver
 from tessera.core.deviceplugin.allocations import lastgate
+from tessera.core.deviceplugin.allocations.adoption import adopted, unrecorded
 from tessera.core.deviceplugin.allocations.agentallocations import (
     AgentAllocation,
     AllocatedDevice,
@@ -416,7 +416,7 @@ class AllocationRecord:
         allocated = await self._view.container_devices()
         self.release(complete=complete)
         if not self._complete:
-            allocated += await unrecorded(self._view, allocated, self._entries)
+            allocated += await self._unrecorded(allocated)
         # 2. Find the pods of unclaimed answers; one in the kubelet's record is for an existing pod.
         running = await self._running_vague(allocated)
         observed, late = await self._observed(), self._unclaimed()
@@ -427,7 +427,8 @@ class AllocationRecord:
         known = tuple(named(each, observed) if each in late else each for each in self._entries)
         kept = tuple(each for each in known if each.uid or each not in late)
         # 3. Adopt allocations made before there was a record, and complete entries of former versions.
-        new = tuple(adopted(kept, allocated, uses_of, self._view.find, self.capacity(), self.next_ns()))
+        pods = self.observer.pods({each.uid for each in allocated})
+        new = tuple(adopted(kept, allocated, uses_of, pods, self.capacity(), self.next_ns()))
         for each in new:
             self._log.info("allocation_adopted", pod=each.pod, resource=each.resource, ids=each.ids)
         every = (*kept, *new)
@@ -464,6 +465,13 @@ class AllocationRecord:
         if all(each.answer_known or not each.pod for each in record):
             return record
         return with_answers(record, self._view.responses(), self.capacity())
+
+    async def _unrecorded(self, allocated: tuple[KubeletAllocation, ...]) -> tuple[KubeletAllocation, ...]:
+        """Return the containers with devices that both records lack while they run, without ids."""
+        pods = self.observer.pods(self._view.by_uid())
+        found = unrecorded(self._entries, allocated, pods, self._view.has_lost, self._view.node())
+        running = await self.observer.running_containers((each.uid, each.container) for each in found)
+        return tuple(each for each in found if (each.uid, each.container) in running)
 
     async def _running_vague(self, allocated: Iterable[KubeletAllocation]) -> frozenset[str]:
         """Return the pods with processes of which it may be unknown whether an MPS daemon serves them."""

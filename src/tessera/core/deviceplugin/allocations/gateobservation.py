@@ -27,6 +27,14 @@ class GatePod(msgspec.Struct, frozen=True, kw_only=True):
     """All containers, in the order in which they start."""
     created: frozenset[str] = frozenset()
     """Containers that a kubelet has created, by a status that may be late, and older than the pod's sandbox."""
+    created_ns: int = 0
+    """When the API server created the pod, in nanoseconds since 1970; 0 if unknown."""
+    started_s: float = 0.0
+    """When its kubelet admitted it, in seconds since 1970 of the node's clock; 0 if unknown."""
+    static: bool = False
+    """Whether its node has its manifest, and the API server a mirror."""
+    has_resource_claim: bool = False
+    """Whether a driver for DRA serves its resources."""
 
     def place(self, container: str) -> int:
         """Return the place of a container in the starting order; -1 where it is unknown."""

@@ -1,0 +1,135 @@
+"""What is recorded of containers that the agent's record lacks, and which of them run without what they request."""
+
+import itertools
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from tessera.core.deviceplugin.allocations.adoption import RegisteredNode, adopted, unrecorded, was_left_out
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice
+from tessera.core.deviceplugin.allocations.gateobservation import GatePod
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
+from tessera.core.gpu.deviceids import DeviceId
+
+GPU, UNITS = "nvidia.com/gpu", "tessera.dev/gpu-memory"
+POD = GatePod(
+    name="ns/p",
+    requests=frozenset({("init", GPU), ("main", GPU), ("main", "rdma/hca"), ("side", UNITS)}),
+    lasting=frozenset({"main", "side"}),
+    order=("init", "main", "side"),
+    created=frozenset({"init", "main", "side"}),
+    created_ns=5,
+    started_s=20.0,
+)
+USES = (AllocatedDevice(device=DeviceId("GPU-0")),)
+
+
+def allocated(container: str, resource: str, *ids: str) -> KubeletAllocation:
+    return KubeletAllocation(
+        uid="p", namespace="ns", pod="p", container=container, resource=resource, device_ids=tuple(ids)
+    )
+
+
+MAIN, SIDE = allocated("main", GPU), allocated("side", UNITS)
+ELSEWHERE = msgspec.structs.replace(MAIN, uid="q")
+KNOWN = AgentAllocation(resource=GPU, ids=("x",), uid="p", pod="ns/p", container="main")
+# sentence: the pod, the node; what the kubelet's record has and the agent's; which it lacked before; what both lack
+LACKING: dict[
+    str,
+    tuple[
+        GatePod,
+        RegisteredNode,
+        tuple[KubeletAllocation, ...],
+        tuple[AgentAllocation, ...],
+        bool,
+        list[KubeletAllocation],
+    ],
+] = {
+    "both records are lost": (POD, RegisteredNode(), (), (), True, [MAIN, SIDE]),
+    "the kubelet's record cannot be read, or has nothing": (POD, RegisteredNode(), (), (), False, [MAIN, SIDE]),
+    "it has others, and cannot be read": (POD, RegisteredNode(), (ELSEWHERE,), (), False, []),
+    "it has others": (POD, RegisteredNode(), (ELSEWHERE,), (), True, [MAIN, SIDE]),
+    "it has one of them": (POD, RegisteredNode(), (MAIN,), (), True, [SIDE]),
+    "the agent's has one of them": (POD, RegisteredNode(), (), (KNOWN,), True, [SIDE]),
+    "the pod has ended": (msgspec.structs.replace(POD, ended=True), RegisteredNode(), (), (), True, []),
+    "one was not created": (
+        msgspec.structs.replace(POD, created=frozenset({"init", "side"})),
+        RegisteredNode(),
+        (),
+        (),
+        True,
+        [SIDE],
+    ),
+    "the node never had one resource": (
+        POD,
+        RegisteredNode(resources=frozenset({"cpu", UNITS}), created_s=10.0),
+        (),
+        (),
+        True,
+        [SIDE],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LACKING)
+def test_what_both_records_lack_is_of_containers_that_may_run(case: str) -> None:
+    pod, node, kubelet, record, lost, want = LACKING[case]
+    assert list(unrecorded(record, kubelet, {"p": pod}, lambda *_: lost, node)) == want
+
+
+def uses(found: tuple[AllocatedDevice, ...]) -> Callable[[KubeletAllocation], tuple[AllocatedDevice, ...]]:
+    return lambda _: found
+
+
+# sentence: what the kubelet has; what a container uses by that; whether it was created; whether it counts as started
+ADOPTED: dict[str, tuple[KubeletAllocation, tuple[AllocatedDevice, ...], bool, bool | None]] = {
+    "a device by name of a container that was created": (allocated("main", GPU, "x"), USES, True, True),
+    "a device by name of one that was not": (allocated("main", GPU, "x"), USES, False, False),
+    "a share, which its start is to check": (allocated("side", UNITS, "u"), USES, True, False),
+    "a device that is not known yet": (allocated("main", GPU, "x"), (), True, None),
+    "what both records had lost, without devices": (MAIN, (), True, True),
+    "a share that both had lost": (SIDE, USES, True, True),
+}
+
+
+@pytest.mark.parametrize("case", ADOPTED)
+def test_an_allocation_that_the_record_lacks_is_recorded_with_what_is_known(case: str) -> None:
+    kubelet, found, created, started = ADOPTED[case]
+    pods = {"p": POD if created else msgspec.structs.replace(POD, created=frozenset())}
+    entries = list(adopted((), [kubelet], uses(found), pods, {}, 9))
+    assert [each.started for each in entries] == ([] if started is None else [started])
+    for each in entries:
+        assert (each.container_key, each.ids) == (("p", kubelet.container, kubelet.resource), kubelet.device_ids)
+        assert (each.uses, each.pod, each.at_ns) == (found, "ns/p", 5)
+        assert [*adopted((each,), [kubelet], uses(found), pods, {}, 9)] == [], "it is on record then"
+
+
+def test_an_answer_whose_pod_is_not_known_yet_is_recorded_already() -> None:
+    answered = AgentAllocation(resource=GPU, ids=("x",))
+    assert [*adopted((answered,), [allocated("main", GPU, "x")], uses(USES), {"p": POD}, {}, 9)] == []
+
+
+@pytest.mark.parametrize("uid", ["p", "gone"])
+def test_who_is_on_record_came_first_however_old_the_other_is(uid: str) -> None:
+    held = AgentAllocation(resource=GPU, ids=("y",), uses=USES, uid="q", pod="ns/q", container="main", at_ns=7)
+    kubelet = msgspec.structs.replace(allocated("main", GPU, "x"), uid=uid)
+    (found,) = adopted((held,), [kubelet], uses(USES), {"p": POD}, {}, 9)
+    assert found.at_ns == 9
+
+
+def test_a_resource_that_its_node_never_had_is_left_out_of_a_pod() -> None:
+    """Every combination: one fact to the contrary is enough."""
+    kinds = (
+        (frozenset({"cpu"}), frozenset({"cpu", GPU}), frozenset[str]()),
+        (False, True),
+        (False, True),
+        (9.0, 10.0, 11.0),
+    )
+    for resources, static, claim, started_s in itertools.product(*kinds):
+        pod = msgspec.structs.replace(POD, static=static, has_resource_claim=claim, started_s=started_s)
+        want = resources == {"cpu"} and not static and not claim and started_s == 11.0
+        assert was_left_out(pod, GPU, RegisteredNode(resources=resources, created_s=10.0)) is want
+    assert not was_left_out(POD, GPU, RegisteredNode(resources=frozenset({"cpu"}))), "the Node has no time"
+    unknown = msgspec.structs.replace(POD, started_s=0.0)
+    assert not was_left_out(unknown, GPU, RegisteredNode(resources=frozenset({"cpu"}), created_s=10.0))
