@@ -400,7 +400,9 @@ MOSAIC_LAW = """(async () => {
   });
   const changed = (old) => {
     const next = structuredClone(old);
-    if (next.gpus.length) next.gpus[draw(next.gpus.length)] = gpu(draw(4));
+    const place = draw(Math.max(1, next.gpus.length));
+    if (draw(2)) next.gpus.splice(place, 1);
+    else if (next.gpus.length) next.gpus[place] = gpu(next.gpus[place].index);
     return next;
   };
   const names = ["n1", "n2", "n10", "n3"];
@@ -422,15 +424,16 @@ MOSAIC_LAW = """(async () => {
     for (const each of copy.querySelectorAll("[tabindex]")) each.removeAttribute("tabindex");
     return copy.innerHTML;
   };
-  const found = { draws: 0, hidden: 0, different: [], stops: [] };
+  const named = (gpu) => root.querySelector(`.node:not([hidden]) .gpu:not([hidden])[data-gpu="${gpu}"]`);
+  const found = { draws: 0, hidden: 0, different: [], stops: [], kept: 0, lost: [] };
   fleet.replace({ nodes: names.map(node) });
-  for (let step = 0; step < 300; step += 1) {
+  for (let step = 0; step < 600; step += 1) {
     let news;
     if (step && draw(3)) {
       const change = { nodes: [], gone: [] };
       for (const name of names) {
         const old = fleet.nodes.get(name);
-        const kind = draw(6);
+        const kind = draw(5);
         if (kind === 0) change.nodes.push(node(name));
         if (kind === 1 && old) change.gone.push(name);
         if (kind === 2 && old) change.nodes.push(changed(old));
@@ -441,7 +444,10 @@ MOSAIC_LAW = """(async () => {
       filters[name] = pick(...values[name]);
     }
     if (palette.assign(owners())) news = undefined;
+    const focus = root.contains(document.activeElement) ? document.activeElement.dataset.gpu : "";
     const shown = mosaic.draw(fleet, filters, "", news);
+    if (focus && named(focus)) found.kept += 1;
+    if (focus && named(focus) && named(focus) !== document.activeElement) found.lost.push([step, focus]);
     const other = document.createElement("div");
     const anew = new Mosaic(other, palette, () => {}).draw(fleet, filters, "");
     found.draws += 1;
@@ -450,7 +456,7 @@ MOSAIC_LAW = """(async () => {
     const stops = root.querySelectorAll('.gpu[tabindex="0"]');
     const visible = [...stops].filter((each) => !each.hidden && !each.closest(".node").hidden);
     if (stops.length !== visible.length || visible.length !== Math.min(1, shown)) found.stops.push(step);
-    if (visible.length && draw(3) === 0) [...root.querySelectorAll(".gpu:not([hidden])")].at(-1).focus();
+    if (visible.length && draw(2)) pick(...root.querySelectorAll(".node:not([hidden]) .gpu:not([hidden])")).focus();
   }
   root.remove();
   return found;
@@ -459,12 +465,13 @@ MOSAIC_LAW = """(async () => {
 
 @pytest.mark.anyio
 async def test_law_a_mosaic_after_changes_and_filters_is_that_of_the_same_fleet_drawn_anew() -> None:
-    """And the Tab key has one stop in it, at a GPU that is shown, if one is."""
+    """And the Tab key has one stop in it, at a GPU that is shown, if one is; the focus stays on a GPU that does."""
     async with opened(MemoryKube()) as (tab, url):
         await tab.open(url)
         found = await tab.run(MOSAIC_LAW.replace("MOSAIC", MODULE % "mosaic.js").replace("FLEET", MODULE % "fleet.js"))
-        assert (found["different"], found["stops"]) == ([], [])
-        assert (found["draws"], found["hidden"] > 100) == (300, True)
+        assert (found["different"], found["stops"], found["lost"]) == ([], [], [])
+        assert found["kept"] > 50
+        assert (found["draws"], found["hidden"] > 100) == (600, True)
 
 
 @pytest.mark.anyio

@@ -123,6 +123,12 @@ export class Mosaic {
     head.append(title, about);
     if (!node.ready) head.append(element("span", "badge bad", "not ready"));
     renew(top, head, ...(node.problem ? [element("p", "problem", node.problem)] : []));
+    const present = new Set(node.gpus.map((gpu) => identity(node, gpu)));
+    for (const strip of [...strips.children]) {
+      if (present.has(strip.dataset.gpu)) continue;
+      if (strip === document.activeElement) (strip.nextElementSibling ?? strip.previousElementSibling)?.focus({ preventScroll: true });
+      strip.remove();
+    }
     let visible = 0;
     node.gpus.forEach((gpu, place) => {
       const strip = this.#strip(strips, place, node, gpu, filters);
@@ -136,7 +142,8 @@ export class Mosaic {
 
   // Returns the strip of a GPU at its place among those of its node, drawn anew where anything of it changed.
   #strip(strips, place, node, gpu, filters) {
-    const old = strips.children[place];
+    const there = strips.children[place];
+    const old = there?.dataset.gpu === identity(node, gpu) ? there : null;
     const colors = gpu.parts.flatMap((part) => part.pods.map((pod) => this.palette.number(owner(pod, filters.color))));
     const drawn = JSON.stringify([gpu, colors, filters.namespace]);
     if (old && this.#drawn.get(old) === drawn) return old;
@@ -144,7 +151,7 @@ export class Mosaic {
     this.#drawn.set(strip, drawn);
     const focused = old && old === document.activeElement;
     if (old) old.replaceWith(strip);
-    else strips.append(strip);
+    else strips.insertBefore(strip, there ?? null);
     if (focused) strip.focus({ preventScroll: true });
     return strip;
   }
@@ -153,7 +160,7 @@ export class Mosaic {
     const strip = element("button", "gpu");
     strip.type = "button";
     strip.tabIndex = -1;
-    strip.dataset.gpu = `${node.name}/${gpu.index}`;
+    strip.dataset.gpu = identity(node, gpu);
     strip.setAttribute("aria-label", describe(node, gpu));
     if (gpu.contention.length) strip.classList.add("slow");
     if (gpu.problems.length) strip.classList.add("bad");
@@ -265,6 +272,10 @@ export function renew(parent, ...content) {
   if (!focused) return;
   const successor = [...parent.querySelectorAll(localName)].find((each) => each.className === className && each.getAttribute("href") === href);
   (successor ?? document.getElementById("gpus")).focus({ preventScroll: true });
+}
+
+function identity(node, gpu) {
+  return `${node.name}/${gpu.index}`;
 }
 
 function isShown(strip) {
