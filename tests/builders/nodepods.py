@@ -68,9 +68,6 @@ class _Record:
     def __init__(self, entries: Iterable[AgentAllocation]) -> None:
         self.entries = tuple(entries)
 
-    def container_devices(self) -> tuple[KubeletAllocation, ...]:
-        return ()
-
     def release(self) -> None:
         pass
 

@@ -16,6 +16,7 @@ from tessera.agent.watchednode import WatchedNode
 from tessera.core.cluster.gpunodestate import Impairment
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.deviceplugin.allocations.agentallocations import without_other_forms
+from tessera.core.deviceplugin.allocations.allocateddevices import devices_by_name
 from tessera.core.deviceplugin.allocations.poddevices import assigned_instances
 from tessera.core.deviceplugin.offers.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.gpu.deviceids import DeviceId
@@ -254,5 +255,5 @@ class Advertiser:
         if desired is None or not any(gpu.sharing.managed for gpu in declared.gpus):
             return {}
         pods = self._pods
-        by_name = await pods.by_name(declared.inventory) | self._gate.record.by_name
+        by_name = await pods.by_name(declared.inventory) | devices_by_name(self._gate.record.allocated)
         return offered_devices(declared.gpus, desired, by_name, pods.assigned_devices(declared.inventory))

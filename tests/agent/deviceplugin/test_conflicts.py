@@ -14,7 +14,7 @@ from tessera.agent.agenttimes import AgentTimes
 from tessera.agent.deviceplugin.conflicts import Conflicts
 from tessera.clients.kube import DISRUPTION_BUDGETS, EVENTS, PODS, Kind, MemoryKube, Object
 from tessera.clients.kubelet import Container
-from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, Exclusivity
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, Exclusivity, latest
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Conflict, Unavailable
@@ -486,5 +486,7 @@ async def test_what_a_container_was_started_with_is_not_what_it_has_by_other_ids
     made = await node.pod("p")
     first = AgentAllocation(resource=GPU, ids=("GPU-1",), uid=made["metadata"]["uid"], pod="ml/p", container="main")
     await node.gate.start(first, (AllocatedDevice(device=DeviceId("GPU-1")),), ids=True)
-    assert node.gate.record.uses_of(first) == (AllocatedDevice(device=DeviceId("GPU-1")),)
-    assert node.gate.record.uses_of(msgspec.structs.replace(first, ids=("GPU-2",))) == ()
+    own = latest(node.gate.record.entries, first)
+    assert own is not None
+    assert own.uses == (AllocatedDevice(device=DeviceId("GPU-1")),)
+    assert latest(node.gate.record.entries, msgspec.structs.replace(first, ids=("GPU-2",))) is None

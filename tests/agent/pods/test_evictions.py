@@ -23,27 +23,27 @@ class Api:
             raise Unavailable(f"pod {namespace}/{name}", found="a budget keeps it", hint="wait")
 
 
-async def ask_for(evictions: Evictions, seconds: int, *pods: str) -> None:
+async def request_for(evictions: Evictions, seconds: int, *pods: str) -> None:
     for _ in range(seconds):
-        await evictions.ask(pods)
+        await evictions.request(pods)
         await asyncio.sleep(1.0)
 
 
 def test_a_refused_eviction_is_asked_for_less_and_less_often_up_to_once_a_minute() -> None:
     api = Api()
-    virtualtime.run(ask_for(Evictions(api.evict, 1.0), 260, POD))
+    virtualtime.run(request_for(Evictions(api.evict, 1.0), 260, POD))
     assert [round(at_s) for at_s, *_ in api.asked] == [0, 5, 15, 35, 75, 135, 195, 255]
 
 
 def test_why_a_pod_stays_is_said_until_it_goes() -> None:
     async def story() -> None:
         evictions = Evictions(api.evict, 1.0)
-        await ask_for(evictions, 1, POD)
+        await request_for(evictions, 1, POD)
         assert evictions.refusals([POD]) == {POD: "pod ns/p is not evicted: a budget keeps it"}
         assert evictions.refusals(["ns/other"]) == {}
         api.allows = True
         evictions.begin_anew()
-        await ask_for(evictions, 1, POD)
+        await request_for(evictions, 1, POD)
         assert evictions.refusals([POD]) == {}
 
     api = Api()
@@ -53,9 +53,9 @@ def test_why_a_pod_stays_is_said_until_it_goes() -> None:
 def test_the_next_pod_of_a_name_is_asked_at_once_and_a_process_never() -> None:
     async def story() -> None:
         evictions = Evictions(api.evict, 1.0)
-        await ask_for(evictions, 1, POD, PROCESS)
-        await ask_for(evictions, 1)
-        await ask_for(evictions, 1, POD)
+        await request_for(evictions, 1, POD, PROCESS)
+        await request_for(evictions, 1)
+        await request_for(evictions, 1, POD)
 
     api = Api()
     virtualtime.run(story())
@@ -68,7 +68,7 @@ def test_an_api_that_does_not_answer_is_waited_for_no_longer_than_the_deadline()
 
     async def story() -> Mapping[str, str]:
         evictions = Evictions(silent, 1.0)
-        await evictions.ask([POD])
+        await evictions.request([POD])
         assert asyncio.get_running_loop().time() == 1.0
         return evictions.refusals([POD])
 
@@ -88,7 +88,7 @@ def test_many_that_are_not_answered_take_no_longer_than_one() -> None:
         pods = [f"ns/p{number}" for number in range(60)]
         evictions, loop = Evictions(evict, 10.0), asyncio.get_running_loop()
         began_s = loop.time()
-        await evictions.ask(pods)
+        await evictions.request(pods)
         assert len(evictions.refusals(pods)) == 59
         return loop.time() - began_s
 
@@ -98,5 +98,5 @@ def test_many_that_are_not_answered_take_no_longer_than_one() -> None:
 
 def test_where_nobody_is_to_be_evicted_nobody_is_asked() -> None:
     evictions = Evictions(None, 1.0)
-    virtualtime.run(ask_for(evictions, 3, POD))
+    virtualtime.run(request_for(evictions, 3, POD))
     assert evictions.refusals([POD]) == {}

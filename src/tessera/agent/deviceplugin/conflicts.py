@@ -115,14 +115,14 @@ class Conflicts:
         if not evict:
             return tuple(text for _, text in conflicts.values())
         # 3. Evict them, and report refused evictions.
-        refusals = await self._ask({pod: uid for uid, (pod, _, _) in there.items()})
+        refusals = await self._request_evictions({pod: uid for uid, (pod, _, _) in there.items()})
         await self._write_events()
         return (*(text for _, text in conflicts.values()), *refusals)
 
-    async def _ask(self, uids: Mapping[str, str]) -> tuple[str, ...]:
+    async def _request_evictions(self, uids: Mapping[str, str]) -> tuple[str, ...]:
         """Request evictions by `namespace/name`; return why some are refused."""
         self._uids = dict(uids)
-        await self._evictions.ask(uids)
+        await self._evictions.request(uids)
         refusals = self._evictions.refusals(uids)
         for pod, text in refusals.items():
             if self._is_due(uids[pod], _REFUSED, text):

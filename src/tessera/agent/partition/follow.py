@@ -176,7 +176,7 @@ class Follower:
 
     async def _act(self, current: NodeObserved) -> bool:
         """Make the changes that can be made, and evict pods in the way of others; return whether any failed."""
-        await self._evictions.ask(_in_the_way(current.outlook))
+        await self._evictions.request(_in_the_way(current.outlook))
         able = {gpu for gpu, _ in current.outlook.feasible}
         chosen = (target for target in current.outlook.targets if target.gpu in able)
         failures = await self._partitioner.apply(chosen, self.request.until_s)

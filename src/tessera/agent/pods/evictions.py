@@ -31,7 +31,7 @@ class Evictions:
         self._refused: dict[str, str] = {}
         self._log = logger()
 
-    async def ask(self, pods: Iterable[str]) -> None:
+    async def request(self, pods: Iterable[str]) -> None:
         """Request the eviction of each of these pods (`namespace/name`) that is due; "" stands for none."""
         now, pods = asyncio.get_running_loop().time, _named(pods)
         self._due = {pod: due for pod, due in self._due.items() if pod in pods}  # another pod may come by the same name
@@ -40,9 +40,9 @@ class Evictions:
             _, pause_s = self._due.get(pod, (0.0, _PAUSE_S))
             self._due[pod] = (now() + pause_s, min(2 * pause_s, _PAUSE_MOST_S))
         # All at once: one answer that is late, as of an admission webhook, delays no other.
-        await asyncio.gather(*map(self._ask, due))
+        await asyncio.gather(*map(self._request, due))
 
-    async def _ask(self, pod: str) -> None:
+    async def _request(self, pod: str) -> None:
         assert self._evict is not None
         namespace, _, name = pod.partition("/")
         try:

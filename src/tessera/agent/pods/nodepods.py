@@ -9,6 +9,7 @@ from tessera.api.tessera.pods.assignedrequests import unshown
 from tessera.clients.kube import Object, name_of
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation
+from tessera.core.deviceplugin.allocations.allocateddevices import container_allocations
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.allocations.matching import AssignedRequest
 from tessera.core.deviceplugin.allocations.poddevices import (
@@ -44,9 +45,6 @@ class OwnRecord(Protocol):
     @property
     def entries(self) -> tuple[AgentAllocation, ...]:
         """All allocations."""
-
-    def container_devices(self) -> tuple[KubeletAllocation, ...]:
-        """Return the containers' devices that the kubelet may have forgotten."""
 
     def release(self) -> None:
         """Forget allocations of pods that have ended."""
@@ -195,7 +193,8 @@ class NodePods:
         A record without a running pod counts only if that pod is missing for a minute.
         """
         self._record.release()
-        found = {each.key: each for each in (*self._record.container_devices(), *await self._view.container_devices())}
+        own = container_allocations(self._record.entries)
+        found = {each.key: each for each in (*own, *await self._view.container_devices())}
         record = tuple(found[key] for key in sorted(found))
         missing = self._missing.pods(self._view.pods(), record, self._node.resources)
         if not missing:

@@ -1,6 +1,6 @@
 """Enforces the declared sharing: MPS daemons, memory limits, power; and returns what can be advertised."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -10,9 +10,9 @@ from tessera.clients.gpu import GpuDriver
 from tessera.core.cluster.enforcement import enforceable
 from tessera.core.cluster.mpstargets import mps_key, mps_targets
 from tessera.core.cluster.snapshot import Gpu, Share
-from tessera.core.deviceplugin.allocations.agentallocations import uses_of_shares
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, uses_of_shares
+from tessera.core.deviceplugin.allocations.allocateddevices import clients_by_mps, devices_without_mps
 from tessera.core.deviceplugin.allocations.poddevices import used_keys
-from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.memorycaps import memory_caps
 from tessera.core.node.mpslifecycle import DaemonState, check_daemons, ready_keys
@@ -26,12 +26,8 @@ class UsedDevices(Protocol):
     """The devices that pods use; `agent.deviceplugin.allocations` has a record of them."""
 
     @property
-    def without_mps(self) -> Iterable[DeviceId]:
-        """The devices on which no MPS daemon may start before their pods have ended."""
-
-    @property
-    def mps_clients(self) -> Mapping[DeviceId, int]:
-        """Into how many replicas the memory of devices is divided that pods use by MPS."""
+    def allocated(self) -> Iterable[AgentAllocation]:
+        """What containers have now, or are about to have."""
 
 
 class Enforcer:
@@ -77,10 +73,11 @@ class Enforcer:
         """
         desired = tuple(gpus)
         keys = used_keys(await pods.pod_devices(inventory), inventory)
-        targets = mps_targets(desired, inventory, pods.shares, used.mps_clients)
+        targets = mps_targets(desired, inventory, pods.shares, clients_by_mps(used.allocated))
         # A daemon's compute mode would keep new processes of these pods off the GPU.
         assigned = (each.device for each in uses_of_shares(pods.shares, inventory) if each.keeps_mps_out)
-        taken = {mps_key(*device) for device in (*used.without_mps, *assigned)} & {each.key for each in targets}
+        kept_out = {mps_key(*device) for device in devices_without_mps(used.allocated).union(assigned)}
+        taken = kept_out & {each.key for each in targets}
         states = await self._mps.apply((each for each in targets if each.key not in taken), inventory, keys)
         self._daemons = tuple(states)
         unable = self._mps.unavailable()

@@ -357,7 +357,7 @@ async def _make_way(node_gpus: NodeGpus, targets: Sequence[LayoutTarget], evicti
         if not pods:
             return requested
         requested = True
-        await evictions.ask(pods)
+        await evictions.request(pods)
         await asyncio.sleep(node_gpus.timing.poll_s)
     return False
 

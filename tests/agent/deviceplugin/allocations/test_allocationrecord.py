@@ -16,6 +16,7 @@ from harness.pluginnode import CDI, GPU, MEMORY, MPS, NEED, SLICE, SLICED, WHOLE
 from tessera.api.kubernetes.devicecheckpoint import DEVICE_CHECKPOINT
 from tessera.clients.kubelet import Container
 from tessera.core.deviceplugin.allocations.agentallocations import without_other_forms
+from tessera.core.deviceplugin.allocations.allocateddevices import clients_by_mps, devices_by_name, devices_without_mps
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -77,7 +78,7 @@ async def test_a_replica_that_an_earlier_agent_gave_is_nobody_elses(node: Node, 
     of_an_earlier_agent(node, path)
     await node.offer((facts(1), SLICED))
     record = node.plugins.gate.record
-    assert DeviceId(TURNS) in record.without_mps
+    assert DeviceId(TURNS) in devices_without_mps(record.allocated)
     kept, (reason,) = without_other_forms(node.offered((facts(1), MPS)), record.allocated)
     assert [device.id for each in kept.resources for device in each.devices] == [f"{TURNS}::0"]
     assert "container main of pod default/turns still uses it in another form than the present nvidia.com/gpu" in reason
@@ -95,7 +96,7 @@ async def test_a_client_of_mps_of_an_earlier_agent_goes_on_as_one(node: Node) ->
     of_an_earlier_agent(node, FORMER[0])
     await node.offer((facts(1), MPS))
     record = node.plugins.gate.record
-    assert record.without_mps == frozenset()
+    assert devices_without_mps(record.allocated) == frozenset()
     assert without_other_forms(node.offered((facts(1), MPS)), record.allocated)[1] == ()
 
 
@@ -110,7 +111,7 @@ async def test_more_replicas_by_mps_come_when_the_pods_with_larger_ones_have_end
     node.plugins = node.started()
     await node.offer((gpu, halves))
     record = node.plugins.gate.record
-    assert record.mps_clients == {DeviceId(gpu.uuid): 2}
+    assert clients_by_mps(record.allocated) == {DeviceId(gpu.uuid): 2}
     kept, (reason,) = without_other_forms(node.offered((gpu, quarters)), record.allocated)
     assert [device.id for each in kept.resources for device in each.devices] == [f"{gpu.uuid}::{i}" for i in range(2)]
     assert "of pod default/a still uses it in another form than the present nvidia.com/gpu" in reason
@@ -147,7 +148,7 @@ async def test_replicas_by_mps_of_an_earlier_agent_are_as_large_as_their_contain
     await upgraded(node, "clients", "mps", "answer_known")
     await node.offer((gpu, quarters))
     record = node.plugins.gate.record
-    assert record.mps_clients == {DeviceId(gpu.uuid): 4}
+    assert clients_by_mps(record.allocated) == {DeviceId(gpu.uuid): 4}
     _, (reason,) = without_other_forms(node.offered((gpu, eighths)), record.allocated)
     assert "of pod default/a still uses it in another form" in reason
     await node.offer((gpu, eighths))
@@ -213,7 +214,7 @@ async def test_what_an_earlier_agent_answered_is_found_by_a_later_pass(node: Nod
             checkpoint.write_text(json.dumps(file))
     await node.offer((gpu, MPS))
     await node.plugins.gate.record.clean_up(node.plugins._uses_of)
-    assert node.plugins.gate.record.mps_clients == {DeviceId(gpu.uuid): 4}
+    assert clients_by_mps(node.plugins.gate.record.allocated) == {DeviceId(gpu.uuid): 4}
     assert node.plugins.gate.refusals.blocked_pods() == {}
 
 
@@ -272,11 +273,11 @@ async def test_an_answer_that_no_container_used_is_forgotten(node: Node) -> None
     node.ask("p")
     await node.kubelet.admit("default", "p", Container(name="main", limits=((GPU, 1),)))
     node.end("p")
-    assert node.plugins.gate.record.by_name == {DeviceId(facts(0).uuid)}
+    assert devices_by_name(node.plugins.gate.record.allocated) == {DeviceId(facts(0).uuid)}
     await node.plugins.gate.record.clean_up(node.plugins._uses_of)
     node.passed_s += 61
     await node.plugins.gate.record.clean_up(node.plugins._uses_of)
-    assert node.plugins.gate.record.by_name == frozenset()
+    assert devices_by_name(node.plugins.gate.record.allocated) == frozenset()
     await node.run("q")
 
 

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import pytest
 
@@ -12,6 +13,7 @@ from harness.pluginnode import CDI, GPU, MEMORY, NEED, SLICE, WHOLE, Node, mig, 
 from tessera.agent.deviceplugin.allocations import gate
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kubelet import Container
+from tessera.core.deviceplugin.allocations.allocateddevices import devices_by_name
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Conflict, Unavailable, Unsupported
 
@@ -33,9 +35,7 @@ async def test_a_device_that_the_kubelet_forgot_is_not_given_to_a_second_pod(nod
     assert dict((await node.run("s", SLICE)).env)["NVIDIA_VISIBLE_DEVICES"] == second, "the refusal healed the kubelet"
 
 
-async def test_what_is_admitted_again_while_processes_are_read_is_not_forgotten(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_admitted_again_while_processes_are_read_is_not_forgotten(node: Node) -> None:
     """By the time the kubelet's record has it the container may run, and its device is not to be another's."""
     layout = sevenths()[:2]
     await node.offer((facts(0, layout=layout), mig(layout)))
@@ -43,15 +43,13 @@ async def test_what_is_admitted_again_while_processes_are_read_is_not_forgotten(
     record = node.plugins.gate.record
     (before,) = record.entries
     node.kubelet.lose_record()
-    read = record.observer.running_containers
-
-    async def meanwhile(containers: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
-        found = await read(containers)
+    pipe = node.proc / "200/cgroup"
+    pipe.parent.mkdir()
+    os.mkfifo(pipe)
+    reading = asyncio.create_task(node.plugins.gate.forget_former())
+    with await asyncio.to_thread(pipe.open, "w"):  # as soon as it is read
         node.kubelet.record("default", "p", Container(name="main", limits=((SLICE, 1),)), before.ids)
-        return found
-
-    monkeypatch.setattr(record.observer, "running_containers", meanwhile)
-    await node.plugins.gate.forget_former()
+    await reading
     assert record.entries == (before,)
 
 
@@ -455,14 +453,16 @@ async def test_where_no_processes_can_be_seen_a_pod_has_its_device_until_the_api
     node.ask("q")
     with pytest.raises(Conflict, match="of pod default/p"):
         await node.kubelet.admit("default", "q", Container(name="main", limits=((GPU, 1),)))
-    assert node.plugins.gate.record.by_name == {DeviceId(facts(0, "T4").uuid)}
+    assert devices_by_name(node.plugins.gate.record.allocated) == {DeviceId(facts(0, "T4").uuid)}
     del node.watched["default", "p"]
     node.plugins.gate.record.release()
-    assert node.plugins.gate.record.by_name == {DeviceId(facts(0, "T4").uuid)}, "the watch may be late"
+    assert devices_by_name(node.plugins.gate.record.allocated) == {DeviceId(facts(0, "T4").uuid)}, (
+        "the watch may be late"
+    )
     del node.pods["default", "p"]
     node.version += 1
     await node.plugins.gate.record.clean_up(node.plugins._uses_of)
-    assert node.plugins.gate.record.by_name == frozenset()
+    assert devices_by_name(node.plugins.gate.record.allocated) == frozenset()
     await node.kubelet.admit("default", "q", Container(name="main", limits=((GPU, 1),)))
 
 

@@ -11,6 +11,7 @@ from builders.nodeviews import RecordedPods
 from builders.offeredresources import GPU, IDS, MEMORY, SLICED, UNHEALTHY, UNITS, IdsHandover, Shares, plugin, two
 from tessera.agent.deviceplugin import OfferedResource
 from tessera.core.deviceplugin.allocations.agentallocations import uses_of_devices
+from tessera.core.deviceplugin.allocations.allocateddevices import devices_by_name
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.offers.advertise import Resource
@@ -170,7 +171,7 @@ async def test_a_device_never_looks_free_while_a_call_for_it_is_answered() -> No
             own.record.release()
             each.update(msgspec.structs.replace(each.resource, devices=()))
             each.drop_unchosen(frozenset(), asyncio.get_running_loop().time())
-            observed.append((own.record.by_name, own.record.allocated_ids(GPU), each.unsettled))
+            observed.append((devices_by_name(own.record.allocated), own.record.allocated_ids(GPU), each.unsettled))
 
     view = Looking()
     own = gate(view)

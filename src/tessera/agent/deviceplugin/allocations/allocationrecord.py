@@ -30,7 +30,6 @@ from tessera.core.deviceplugin.allocations.agentallocations import (
     completed,
     latest,
     started_pod,
-    uses_of_devices,
 )
 from tessera.core.deviceplugin.allocations.earlierversions import (
     assigned_uses,
@@ -49,12 +48,10 @@ from tessera.core.deviceplugin.allocations.unreadableentries import (
     unknown_uses,
     uses_unknown,
 )
-from tessera.core.deviceplugin.offers.advertise import PluginDevice
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.liststrategies import DeviceInjection
 from tessera.core.node.nodesharing import ListStrategy
-from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import Unavailable
 from tessera.log import Logger
 
@@ -140,64 +137,10 @@ class AllocationRecord:
         """
         return frozenset(name for each in self.allocated if each.resource == resource for name in each.ids)
 
-    def unclaimed(self, resource: str) -> frozenset[str]:
-        """Return the ids of a resource that `Allocate` was answered with, and for which no pod is known yet.
-
-        After a minute without a pod they were for a rejected one.
-        """
-        pending = (each for each in self._entries if each.resource == resource and not each.uid)
-        return frozenset(name for each in pending for name in each.ids)
-
-    @property
-    def by_name(self) -> frozenset[DeviceId]:
-        """The devices allocated by name, or being allocated, until the pod's last process has ended."""
-        named = (each for each in self.allocated if each.resource not in SHARE_RESOURCES)
-        return frozenset(use.device for each in named for use in each.uses if not use.absent)
-
     @property
     def by_cdi(self) -> bool:
         """Whether the runtime is handed CDI names at the next start of some container."""
         return any(DeviceInjection(strategies=each.strategies).cdi for each in self.allocated)
-
-    @property
-    def without_mps(self) -> frozenset[DeviceId]:
-        """The devices in use, or about to be, on which no MPS daemon may start."""
-        known = (each for each in self.allocated if not each.presumed)
-        return frozenset(use.device for each in known for use in each.uses if use.keeps_mps_out and not use.absent)
-
-    @property
-    def mps_clients(self) -> Mapping[DeviceId, int]:
-        """Into how many replicas by MPS the memory of devices is divided that are in use, or about to be."""
-        uses = (use for each in self.allocated for use in each.uses)
-        return {use.device: use.clients for use in uses if use.clients and not use.absent}
-
-    @property
-    def by_assignment(self) -> frozenset[DeviceId]:
-        """The devices of allocations by assignment, by this record and whatever the annotations say."""
-        assigned = (each for each in self.allocated if each.resource in SHARE_RESOURCES)
-        return frozenset(use.device for each in assigned for use in each.uses if not use.absent)
-
-    def is_free(self, device: PluginDevice) -> bool:
-        """Return whether no pod has a device that is advertised by name, under any name, nor an overlapping one."""
-        (use,) = uses_of_devices((device,))
-        return not any(
-            device.id in each.ids or any(use.excludes(other) for other in each.uses) for each in self.allocated
-        )
-
-    def uses_of(self, holder: AgentAllocation) -> tuple[AllocatedDevice, ...]:
-        """Return what a container was started with for these ids, or what `Allocate` answered."""
-        own = latest(self._entries, holder)
-        return () if own is None else own.uses
-
-    def indices_of(self, holder: AgentAllocation) -> tuple[str, ...]:
-        """Return the indices by which a container got its devices; none where it got UUIDs."""
-        own = latest(self._entries, holder)
-        return () if own is None else own.indices
-
-    def has_started(self, holder: AgentAllocation) -> bool:
-        """Return whether a container was started with these ids before."""
-        own = latest(self._entries, holder)
-        return own is not None and own.started
 
     def started_pod(self, uid: str) -> StartedPod | None:
         """Return the shares that a pod's containers were started with; None for none."""
@@ -207,31 +150,6 @@ class AllocationRecord:
     def resources(self) -> frozenset[str]:
         """The resources with allocations; their plugins are called before each start of a container."""
         return frozenset(each.resource for each in self._entries)
-
-    def knows(self, allocation: KubeletAllocation) -> bool:
-        """Return whether it is known, and not guessed, which devices of its ids a container uses."""
-        pod = f"{allocation.namespace}/{allocation.pod}"
-        return any(
-            each.uses and not each.presumed
-            for each in self._entries
-            if (each.pod, each.container, each.resource) == (pod, allocation.container, allocation.resource)
-        )
-
-    def container_devices(self) -> tuple[KubeletAllocation, ...]:
-        """Return the recorded allocations in the form of the kubelet's record."""
-        return tuple(
-            KubeletAllocation(
-                uid=each.uid,
-                namespace=namespace,
-                pod=pod,
-                container=each.container,
-                resource=each.resource,
-                device_ids=each.ids,
-            )
-            for each in self._entries
-            for namespace, slash, pod in [each.pod.partition("/")]
-            if slash
-        )
 
     async def pods_of_unknown_use(self) -> Mapping[str, UnknownUse]:
         """Return the pods of which it is not known what they use, by UID, as long as their processes run.

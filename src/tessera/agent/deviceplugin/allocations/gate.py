@@ -227,7 +227,8 @@ class Gate:
             Unavailable: the record cannot be written, or it is not known what processes of deleted pods use.
 
         """
-        if not self.record.has_started(holder):
+        known = latest(self.record.entries, holder)
+        if known is None or not known.started:
             await self._require_known_uses(holder)
             await self._record_leftovers(msgspec.structs.replace(holder, uses=uses))
         # 1. A restarted container is not later than before.

@@ -25,6 +25,7 @@ from tessera.core.deviceplugin.allocations.agentallocations import (
     AgentAllocation,
     AllocatedDevice,
     SignedAssignment,
+    latest,
     with_assignment,
 )
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation, RequestKey
@@ -459,7 +460,8 @@ class ShareAllocator:
             holder = AgentAllocation(
                 resource=each.resource, ids=each.device_ids, uid=each.uid, pod=pod, container=each.container
             )
-            if each.key in self._exchanges.mistaken and not self._gate.record.has_started(holder):
+            own = latest(self._gate.record.entries, holder)
+            if each.key in self._exchanges.mistaken and not (own and own.started):
                 self._gate.refusals.refuse(holder, refused[each.key].found, final=True)
                 self._gate.record.void_presumed(each.resource, each.device_ids)
                 self._exchanges.use((each.resource, frozenset(each.device_ids)))

@@ -7,6 +7,7 @@ from tessera.agent.deviceplugin.containers.assignedpods import AssignedPods
 from tessera.agent.pods.podsview import PodsInView
 from tessera.api.kubernetes.containerlimits import was_created
 from tessera.clients.kube import name_of, uid_of
+from tessera.core.deviceplugin.allocations.allocateddevices import knows_devices
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation, RequestKey
 from tessera.core.deviceplugin.allocations.matching import AssignedRequest
 from tessera.core.workload.resources import SHARE_RESOURCES
@@ -60,10 +61,10 @@ class UnassignedPods:
 
         """
         assigned = {(request.key.namespace, request.key.pod) for request in requests}
-        pods = {name_of(pod): pod for pod in self._view.pods()}
+        pods, record = {name_of(pod): pod for pod in self._view.pods()}, self._record.entries
         return {
             uid_of(pods[name]): each.key
             for each in allocated
             if each.resource in SHARE_RESOURCES and (name := (each.namespace, each.pod)) not in assigned
-            if name in pods and not was_created(pods[name], each.container) and not self._record.knows(each)
+            if name in pods and not was_created(pods[name], each.container) and not knows_devices(record, each)
         }

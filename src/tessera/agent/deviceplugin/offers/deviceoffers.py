@@ -34,6 +34,7 @@ from tessera.core.cluster.protocols.allocators import (
     still_needed,
 )
 from tessera.core.cluster.snapshot import Gpu
+from tessera.core.deviceplugin.allocations.allocateddevices import devices_by_assignment, devices_by_name, unclaimed_ids
 from tessera.core.deviceplugin.offers.advertise import NodeOffer, by_name, restricted, with_former
 from tessera.core.gpu.deviceids import DeviceId, devices_of_ids, existing_devices, overlap
 from tessera.core.gpu.inventory import Inventory
@@ -166,7 +167,7 @@ class DeviceOffers:
             except (TesseraError, TimeoutError) as error:  # what is advertised already stays advertised
                 self.problem = str(error) or type(error).__name__
                 self._log.warning("offer_not_written", reason=self.problem)
-        plan = plan_offer(desired, self._gpunode.offered(), self._gate.record.by_name, reserved)
+        plan = plan_offer(desired, self._gpunode.offered(), devices_by_name(self._gate.record.allocated), reserved)
         self._last = restricted(offered, plan.advertise)
         return self._last, plan
 
@@ -181,7 +182,7 @@ class DeviceOffers:
             return frozenset()
         allocatable = (await self._kubelet.allocatable()).values()
         known = devices_of_ids(itertools.chain.from_iterable(allocatable), observed.inventory)
-        desired, allocated = by_name(self._last), self._gate.record.by_name
+        desired, allocated = by_name(self._last), devices_by_name(self._gate.record.allocated)
         return released_devices(desired, self._gpunode.offered(), allocated, known)
 
     async def release(self, observed: OfferableDevices, keys: frozenset[DeviceId]) -> None:
@@ -195,7 +196,9 @@ class DeviceOffers:
         """
         state = await self._gpunode.fresh(observed.node)
         committed = devices_one_by_one(state.offered) | self._gpunode.lost
-        await self._gpunode.write_offered(committed - (keys - self._gate.record.by_name), state.version)
+        await self._gpunode.write_offered(
+            committed - (keys - devices_by_name(self._gate.record.allocated)), state.version
+        )
 
     # To the kubelet
 
@@ -214,7 +217,7 @@ class DeviceOffers:
             await self._pods.refresh()  # after the object: the pod of a vanished claim is bound by now
             committed = devices_one_by_one(state.offered) | lost
             reserved = self._in_use(observed, desired, state.claims)
-            add = plan_offer(desired, committed, self._gate.record.by_name, reserved).add
+            add = plan_offer(desired, committed, devices_by_name(self._gate.record.allocated), reserved).add
             if not add and not lost:
                 return
             with contextlib.suppress(Conflict):
@@ -234,7 +237,7 @@ class DeviceOffers:
         names = (
             claimed_keys(claims, observed.gpus)
             | self._pods.assigned_devices(observed.inventory)
-            | self._gate.record.by_assignment
+            | devices_by_assignment(self._gate.record.allocated)
         )
         return frozenset(key for key in desired if any(overlap(key, name, models) for name in names))
 
@@ -246,7 +249,7 @@ class DeviceOffers:
         Before devices leave, the Node shows fewer, so that soon no more such pods are bound.
         """
         resources = {each.device: named.name for named in self._last.resources for each in named.devices}
-        gone = by_name(self._last) - by_name(observed.offered) - self._gate.record.by_name
+        gone = by_name(self._last) - by_name(observed.offered) - devices_by_name(self._gate.record.allocated)
         existing = existing_devices(observed.inventory)
         leaving = {device: resources[device] for device in sorted(gone & existing.keys(), key=DeviceId.order)}
         if not leaving:
@@ -286,5 +289,5 @@ class DeviceOffers:
                     late = was_admitted(pod) and (name, container, resource) not in known
                     (nameless if late else bound)[resource] += int(quantity)
         for resource, count in nameless.items():  # some may have what no pod is known for yet
-            bound[resource] += min(count, len(self._gate.record.unclaimed(resource)))
+            bound[resource] += min(count, len(unclaimed_ids(self._gate.record.entries, resource)))
         return bound

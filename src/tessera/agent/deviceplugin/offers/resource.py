@@ -8,7 +8,13 @@ from tessera.agent.deviceplugin.offers.listed import ListedResource
 from tessera.clients.kube import annotations_of
 from tessera.clients.kubelet import OptionalCalls
 from tessera.core.deviceplugin.allocations import lastgate
-from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, uses_of_devices
+from tessera.core.deviceplugin.allocations.agentallocations import (
+    AgentAllocation,
+    AllocatedDevice,
+    latest,
+    uses_of_devices,
+)
+from tessera.core.deviceplugin.allocations.allocateddevices import is_free, unclaimed_ids
 from tessera.core.deviceplugin.allocations.relocation import absent_device, uuids_of
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.offers.advertise import PluginDevice, Resource
@@ -101,7 +107,7 @@ class OfferedResource(ListedResource[Resource]):
         super().update(resource, policy=policy, leaving=leaving)
 
     def _unclaimed(self) -> frozenset[str]:
-        return frozenset(self._gate.record.unclaimed(self.resource.name))
+        return unclaimed_ids(self._gate.record.entries, self.resource.name)
 
     def offers(self, keys: frozenset[DeviceId]) -> bool:
         """Return whether one of these devices is advertised by name, or withdrawn and leaving."""
@@ -132,7 +138,7 @@ class OfferedResource(ListedResource[Resource]):
         device = self._devices.get(name)
         if device is None or self.resource.by_assignment:
             return name not in self._gate.record.allocated_ids(self.resource.name)
-        return self._gate.record.is_free(device)
+        return is_free(self._gate.record.allocated, device)
 
     async def allocate(self, ids: tuple[str, ...]) -> ContainerResponse:
         """Return what a container with these devices gets.
@@ -185,22 +191,24 @@ class OfferedResource(ListedResource[Resource]):
         holder = await self._gate.holder(self.resource.name, ids)
         # A container keeps the devices it was allocated, by UUID, whatever is advertised by now.
         self._gate.record.follow(self._handover.inventory)
-        uses = self._gate.record.uses_of(holder) or _uses(self._known(ids))
-        self._refuse_renumbered(holder, uses)
+        own = latest(self._gate.record.entries, holder)
+        uses = (own.uses if own else ()) or _uses(self._known(ids))
+        self._refuse_renumbered(holder, own.indices if own else (), uses)
         self._refuse_absent(holder, uses)
-        if not self._gate.record.has_started(holder):
+        if own is None or not own.started:
             self._refuse_weaker(holder, ids, uses)
         await self._gate.start(holder, uses, ids=True)
         self._gate.refusals.forget(holder)
 
-    def _refuse_renumbered(self, holder: AgentAllocation, uses: tuple[AllocatedDevice, ...]) -> None:
+    def _refuse_renumbered(
+        self, holder: AgentAllocation, allocated: tuple[str, ...], uses: tuple[AllocatedDevice, ...]
+    ) -> None:
         """Refuse a container whose devices have other indices than at `Allocate`: it would get others' devices.
 
         Raises:
             Conflict: they have.
 
         """
-        allocated = self._gate.record.indices_of(holder)
         if allocated and sorted(allocated) != sorted(now := self._handover.indices(uses)):
             indices = ", ".join(allocated)
             found = f"it was allocated the devices of index {indices}, which now have index {', '.join(now)}"
