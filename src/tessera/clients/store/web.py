@@ -1,9 +1,11 @@
 """HTTP servers as stores: a folder with an index page, or a single file."""
 
 import re
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from functools import partial
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from tessera.clients.store.http1 import Endpoint, Response, request_of
@@ -48,15 +50,20 @@ class WebStore:
         """Number of requests."""
         return self._endpoint.requests
 
-    def objects(self, _retry: Retry = once, /) -> tuple[StoredObject, ...]:
-        """Return the files; their sizes and ETags are requested one by one, several at a time."""
+    def objects(self, retry: Retry = once, /) -> tuple[StoredObject, ...]:
+        """Return the files; their sizes and ETags are requested one by one, several at a time.
+
+        Args:
+            retry: requests each index page, and each size; what came before is kept.
+
+        """
         if not self._top.endswith("/"):
             return (self._object(self._top, unquote(self._top.rpartition("/")[2])),)
         paths: list[str] = []
         folders, known, read = [self._top], {self._top}, 0
         while folders:
             folder, read = folders.pop(), read + 1
-            for link in self._links(folder):
+            for link in retry(partial(self._links, folder), time.monotonic()):
                 if link in known:
                     continue
                 known.add(link)
@@ -66,7 +73,8 @@ class WebStore:
         # Not more at once: it is a server that others use, too.
         threads = ThreadPoolExecutor(_HEADS)
         try:
-            return tuple(threads.map(self._object, paths, [unquote(path.removeprefix(self._top)) for path in paths]))
+            sizes = (partial(self._object, path, unquote(path.removeprefix(self._top))) for path in paths)
+            return tuple(threads.map(lambda size: retry(size, time.monotonic()), sizes))
         finally:
             threads.shutdown(cancel_futures=True)
 
@@ -77,8 +85,9 @@ class WebStore:
                 raise Refused(f"{target}: status {response.status}; end the address of a folder with /")
             return response.content().decode("utf-8", "replace")
 
-    def _links(self, folder: str) -> Iterator[str]:
-        """Yield the quoted paths below a folder that its index links to."""
+    def _links(self, folder: str) -> list[str]:
+        """Return the quoted paths below a folder that its index links to."""
+        found = []
         for link in _LINK.findall(self._get(folder)):
             try:
                 target = urlsplit(urljoin(f"http://index{folder}", link.replace("&amp;", "&")))
@@ -86,7 +95,8 @@ class WebStore:
                 continue
             path = quote(unquote(target.path), safe="/-_.~")
             if target.netloc == "index" and not target.query and path.startswith(folder) and path != folder:
-                yield path
+                found.append(path)
+        return found
 
     def _object(self, path: str, name: str) -> StoredObject:
         headers = {"Host": self._endpoint.host, "Accept-Encoding": "identity"}
@@ -97,9 +107,9 @@ class WebStore:
             if not _SIZE.fullmatch(length):
                 raise Temporary(f"{path}: no Content-Length")
             etag = response.headers.get("etag", "").strip('"')
-            time = response.headers.get("last-modified", "")
+            modified = response.headers.get("last-modified", "")
             ranges = response.headers.get("accept-ranges", "") == "bytes"
-            return StoredObject(name, int(length), etag or (f"time:{time}" if time else ""), "", ranges)
+            return StoredObject(name, int(length), etag or (f"time:{modified}" if modified else ""), "", ranges)
 
     def _target(self, stored: StoredObject) -> str:
         path = self._top + quote(stored.path, safe="/-_.~") if self._top.endswith("/") else self._top

@@ -1160,6 +1160,35 @@ async def test_a_model_that_cannot_be_pinned_or_removed_keeps_no_other_from_bein
     assert (node.folder / "gone" / "current").is_symlink()
 
 
+async def test_a_former_revision_that_cannot_be_removed_keeps_its_model_from_no_update(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    revisions = await three_revisions(node, "llama")
+    real = os.rename
+
+    def rename(path: Any, *more: Any, **others: Any) -> None:
+        if str(path).endswith(f"versions/{revisions[0]}"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        real(path, *more, **others)
+
+    llama = desired(f"file://{node.bucket}/llama", interval_s=60, keep=1)
+    await node.tell(llama)
+    async with node.running():
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "rename", rename)
+            for number in range(5, 7):
+                node.put("llama", a=b"x" * number)
+                node.now_s += 61
+                found = await node.model(
+                    lambda each: has()(each) and each.revision not in revisions and bool(each.reason)
+                )
+                revisions.append(found.revision)
+                assert (found.state, found.failures) == ("Ready", 0)
+                assert re.match(rf"model llama: .*{revisions[0]}: Input/output error: replace the disk", found.reason)
+        await until_gone(node.folder / "llama" / "versions" / revisions[0])
+        await node.model(lambda each: has()(each) and not each.reason)
+
+
 async def test_a_disk_that_does_not_answer_at_all_is_reported_of_the_node(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

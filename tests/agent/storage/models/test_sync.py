@@ -1,5 +1,6 @@
 """A sync end to end: the folder that readers see, resumed and damaged copies, stores that fail."""
 
+import errno
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,6 +55,49 @@ def test_two_superseded_revisions_with_the_same_weights_make_room_together(
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=0, f_frsize=4096))
     run(MemoryStore({"a": os.urandom(6 << 20)}), tmp_path, keep=3)
     assert [each.files for each in ModelFolder(tmp_path).revisions()] == [1, 1]
+
+
+def keep_folder(revision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the disk refuse to move a revision away."""
+    real = os.rename
+
+    def rename(path: Path, *more: object, **others: object) -> None:
+        if str(path).endswith(f"versions/{revision}"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        real(path, *more, **others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "rename", rename)
+
+
+@pytest.mark.parametrize("manifest", [b"broken", None], ids=["broken", "whole"])
+def test_a_former_revision_that_cannot_be_removed_keeps_nothing_else(
+    manifest: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _, third = (run(MemoryStore({"a": b"%d" % each}), tmp_path, keep=9).revision for each in range(3))
+    if manifest is not None:
+        (tmp_path / ".tessera" / "manifests" / f"{first}.json").write_bytes(manifest)
+    with monkeypatch.context() as patched:
+        keep_folder(first, patched)
+        for number in (5, 6):
+            last = run(MemoryStore({"a": b"%d" % number}), tmp_path, keep=1).revision
+            assert content(tmp_path / "current") == {"a": b"%d" % number}
+            assert {each.name for each in (tmp_path / "versions").iterdir()} == {first, last}
+        with pytest.raises(OSError, match="Input/output error"):
+            ModelFolder(tmp_path).evict(first)
+    assert run(MemoryStore({"a": b"2"}), tmp_path, keep=1).revision == third
+    assert [each.name for each in (tmp_path / "versions").iterdir()] == [third]
+
+
+def test_another_revision_makes_room_in_place_of_one_that_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _, third = (run(MemoryStore({"a": os.urandom(8 << 20)}), tmp_path, keep=3).revision for _ in range(3))
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=0, f_frsize=4096))
+    keep_folder(first, monkeypatch)
+    last = run(MemoryStore({"a": os.urandom(6 << 20)}), tmp_path, keep=3).revision
+    assert {*ModelFolder(tmp_path).names()} == {first, third, last}
+    with pytest.raises(Unavailable, match=rf"{first[:12]} \(cannot be removed: .*Input/output error"):
+        run(MemoryStore({"a": os.urandom(9 << 20)}), tmp_path, keep=3)
 
 
 def test_a_sync_for_a_named_revision_shows_readers_no_other(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -292,6 +294,53 @@ def test_a_page_that_fails_is_requested_again_without_those_before(source: str) 
         objects = listed(store, Patience(give_up_s=60.0, first_wait_s=0.01), Cancellation())
         assert [each.path for each in objects] == ["a", "b"]
         assert server.asked == ["a", "b", "b", "b"]
+
+
+class IndexServer(ThreadingHTTPServer):
+    """Two folders and three files; all but the first page is unavailable for some requests each."""
+
+    daemon_threads = True
+
+    def __init__(self, failures: int) -> None:
+        super().__init__(("127.0.0.1", 0), IndexPages)
+        self.failures = failures
+        self.asked = Counter[str]()
+
+
+class IndexPages(BaseHTTPRequestHandler):
+    server: IndexServer
+    protocol_version = "HTTP/1.1"
+    pages: ClassVar = {"/m/": '<a href="f/">f/</a><a href="a">a</a>', "/m/f/": '<a href="b">b</a><a href="c">c</a>'}
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name there
+        pass
+
+    def do_GET(self) -> None:
+        self.server.asked[self.path] += 1
+        fails = self.path != "/m/" and self.server.asked[self.path] <= self.server.failures
+        text = self.pages.get(self.path, "1").encode()
+        self.send_response(503 if fails else 200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(text)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+
+@pytest.mark.parametrize("failures", [1, 1000])
+def test_an_index_page_or_a_size_that_fails_is_requested_again_alone(failures: int) -> None:
+    server = IndexServer(failures)
+    with served(server), closing(open_store(f"http://127.0.0.1:{server.server_port}/m/", {})) as store:
+        if failures > 1:
+            with pytest.raises(Unavailable, match="503"):
+                listed(store, Patience(give_up_s=0.3, first_wait_s=0.01), Cancellation())
+            assert server.asked["/m/"] == 1
+            return
+        objects = listed(store, Patience(give_up_s=60.0, first_wait_s=0.01), Cancellation())
+    assert sorted(each.path for each in objects) == ["a", "f/b", "f/c"]
+    assert server.asked == {"/m/": 1, "/m/f/": 2, "/m/a": 2, "/m/f/b": 2, "/m/f/c": 2}
 
 
 @pytest.mark.parametrize("source", PAGED)

@@ -492,6 +492,16 @@ def test_another_makes_room_where_the_disk_refused_to_remove_a_model() -> None:
     assert room_for(25, found, *models).refused == {"big": 5}
 
 
+def test_what_makes_room_for_two_models_is_removed_once() -> None:
+    desired = {
+        each.name: each for each in (model("big", priority=5), model("huge", priority=5), model("a"), model("b"))
+    }
+    found = {"a": there(HERE, current=TWO), "b": ModelOnNode(ModelOnDisk("", ()), staged_bytes=10)}
+    needs = {"big": needing(15), "huge": needing(20)}
+    plan = plan_cache(desired, found, fetching=Fetching(histories=needs), displaced={})
+    assert plan.steps == (RemoveStaged("b", "big"), EvictRevision("a", ONE, "big"))
+
+
 def test_nothing_makes_room_for_a_model_that_an_error_of_the_disk_keeps_from_being_fetched() -> None:
     desired = {each.name: each for each in (model("big", priority=5), model("a"))}
     fetching = Fetching(histories={"big": needing(1)}, failing=frozenset({"big"}))

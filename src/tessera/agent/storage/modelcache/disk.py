@@ -18,7 +18,7 @@ from tessera.agent.storage.models.modelsharing import ModelSharing, NoSharing
 from tessera.clients.disks import ErofsMounts, HostErofsMounts
 from tessera.core.storage.models.cacheplan import ModelOnDisk
 from tessera.core.storage.models.paths import NOTES
-from tessera.core.storage.models.retention import RevisionOnDisk, superseded
+from tessera.core.storage.models.retention import RevisionOnDisk
 from tessera.core.storage.models.verifications import ChecksumRule, Verification
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 
@@ -326,15 +326,18 @@ class ModelDisk:
             folder.flip(revision)
         return True
 
-    def remove_superseded(self, name: str, keep: int) -> None:
-        """Remove revisions of a model beyond those to keep; not while another process works there."""
+    def remove_superseded(self, name: str, keep: int) -> str:
+        """Remove revisions of a model beyond those to keep; return why one stays, empty for none.
+
+        None is removed while another process works there.
+        """
         folder = self.model(name)
         try:
-            with folder.locked():
-                for revision in superseded(folder.on_disk(folder.revisions()), keep):
-                    folder.evict(revision)
-        except Conflict:
-            return
+            with contextlib.suppress(Conflict), folder.locked():
+                folder.evict_superseded(keep)
+        except OSError as error:
+            return f"model {name}: {self.reason(name, error)}"
+        return ""
 
     def remove_staged(self, name: str) -> bool:
         """Remove what was not fetched completely of a model; return whether it is gone."""

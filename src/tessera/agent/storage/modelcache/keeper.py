@@ -148,6 +148,8 @@ class ModelKeeper:
         """Why the disk kept models from being read or changed in this pass."""
         self._failed_before: Mapping[str, str] = {}
         """The same of the last pass."""
+        self._not_removed: dict[str, str] = {}
+        """Why superseded revisions of models cannot be removed, which keeps the models from nothing."""
         self._gone: set[str] = set()
         """UIDs of pods that are in the kubelet's record and have ended."""
 
@@ -335,6 +337,7 @@ class ModelKeeper:
         # A fetch that ended meanwhile may have removed what was not pinned yet.
         on_disk = [each for each in offers if await asyncio.to_thread(self._disk.has, *each)]
         await servers.offer([model_offer(*each) for each in on_disk], policy="distributed")
+        self._not_removed.clear()
         for step in plan.steps:
             problem = ""
             try:
@@ -386,7 +389,7 @@ class ModelKeeper:
                     self._wakeup.set()
                 return is_done
             case RemoveSuperseded(model, keep):
-                await asyncio.to_thread(self._disk.remove_superseded, model, keep)
+                self._not_removed[model] = await asyncio.to_thread(self._disk.remove_superseded, model, keep)
         return True
 
     # Fetching
@@ -445,7 +448,8 @@ class ModelKeeper:
                 "reason": failure
                 or report.reason
                 or withheld_reason(self._desired[name], on_disk)
-                or next(iter(on_disk.unreadable.values()), ""),
+                or next(iter(on_disk.unreadable.values()), "")
+                or self._not_removed.get(name, ""),
                 **facts._asdict(),
             }
             reports.append(msgspec.structs.replace(report, **more))

@@ -30,7 +30,7 @@ from tessera.agent.storage.models.revisionforms import PackedRevision, PlainRevi
 from tessera.agent.storage.models.syncedfolder import Revision, SyncedFolder, refuse_broken_disk
 from tessera.clients.disks import ErofsMounts, HostErofsMounts
 from tessera.core.storage.models.paths import NOTES
-from tessera.core.storage.models.retention import RevisionOnDisk
+from tessera.core.storage.models.retention import RevisionOnDisk, superseded
 from tessera.core.storage.models.revisions import Manifest
 from tessera.core.storage.models.verifications import Verification
 from tessera.errors import Conflict, InvalidInput, TesseraError
@@ -201,11 +201,32 @@ class ModelFolder(SyncedFolder):
             raise each
 
     def evict_broken(self) -> None:
-        """Remove the revisions whose manifests are broken: not the current one, and none that is pinned or in use."""
+        """Remove the revisions whose manifests are broken: not the current one, and none that is pinned or in use.
+
+        One that cannot be removed stays.
+        """
         all_manifests = self._all_manifests().items()
         broken = {name for name, each in all_manifests if isinstance(each, InvalidInput)} - {self.current()}
         for name in broken - self._in_use(broken):
-            self.evict(name)
+            with contextlib.suppress(Conflict, OSError):
+                self.evict(name)
+
+    def evict_superseded(self, keep: int) -> None:
+        """Remove the revisions beyond the most recently used ones; protected ones count and stay.
+
+        Raises:
+            Conflict: a process reads the image of one; the others are gone.
+            OSError: one cannot be removed; the others are gone.
+
+        """
+        errors = list[Exception]()
+        for name in superseded(self.on_disk(self.revisions()), keep):
+            try:
+                self.evict(name)
+            except (Conflict, OSError) as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def current(self) -> str:
         """Return the current revision; empty where there is none, or `current` leads elsewhere."""

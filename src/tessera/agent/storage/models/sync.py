@@ -1,7 +1,8 @@
 """Syncs a folder with a store: one call, shared by the command and the agent's loop."""
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import msgspec
@@ -21,7 +22,6 @@ from tessera.agent.storage.models.staging import (
     unstaged_bytes,
 )
 from tessera.clients.store import ObjectStore
-from tessera.core.storage.models.retention import superseded
 from tessera.core.storage.models.revisions import Manifest, StoredObject
 from tessera.core.storage.models.syncplans import Pack, SyncPlan, is_packed, plan_sync
 from tessera.errors import Conflict, Unsupported
@@ -89,11 +89,11 @@ def sync(
         if is_desired:
             folder.form(revision).make_readable()
             folder.flip(revision)
-        # 5. Remove superseded revisions, and broken ones.
+        # 5. Remove superseded revisions, and broken ones; the next sync tries again to remove one that stays.
         folder.evict_broken()
         if len(folder.manifests()) > options.keep:
-            for name in superseded(folder.on_disk(folder.revisions()), options.keep):
-                folder.evict(name)
+            with contextlib.suppress(Conflict, OSError):
+                folder.evict_superseded(options.keep)
     if not is_desired:
         raise Conflict(
             store.source,
@@ -129,12 +129,7 @@ def _fetch_revision(
     forms = {name: folder.form(name) for name, _ in plan.reused.values()}
     # 1. Make room for what is fetched, and for what links cannot reuse: files from images, and into one.
     copied = (file.size for name, file in plan.reused.values() if packed or not forms[name].has_plain_files)
-    revisions = [
-        msgspec.structs.replace(each, protected="has unchanged files") if each.revision in forms else each
-        for each in folder.on_disk(folder.revisions())
-    ]
-    for name in evictions_for(folder, revisions, unstaged_bytes(plan, staged) + sum(copied), options):
-        folder.evict(name)
+    _free_room(folder, unstaged_bytes(plan, staged) + sum(copied), options, forms)
     # 2. Fetch, and reuse unchanged files. What all of it takes in memory is known to fit on the disk.
     sharing.begin(objects)
     fetched = stage(source, folder, staged, plan.fetched, options, sharing)
@@ -152,6 +147,29 @@ def _fetch_revision(
     sharing.serve(folder)
     remove_folder(staged)
     return manifest.revision
+
+
+def _free_room(folder: ModelFolder, needed_bytes: int, options: SyncOptions, reused: Iterable[str]) -> None:
+    """Evict what makes room; another revision in place of one that cannot be removed, and none that is reused.
+
+    Raises:
+        TooLittleRoom: it would not fit even then.
+
+    """
+    stay = dict.fromkeys(reused, "has unchanged files")
+    while True:
+        revisions = [
+            msgspec.structs.replace(each, protected=stay.get(each.revision, each.protected))
+            for each in folder.on_disk(folder.revisions())
+        ]
+        for name in evictions_for(folder, revisions, needed_bytes, options):
+            try:
+                folder.evict(name)
+            except (Conflict, OSError) as error:
+                stay[name] = f"cannot be removed: {error}"
+                break
+        else:
+            return
 
 
 def _packed(objects: tuple[StoredObject, ...], folder: ModelFolder, pack: Pack) -> bool:

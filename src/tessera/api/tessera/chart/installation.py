@@ -111,7 +111,7 @@ class AgentValues(_Record, frozen=True, kw_only=True):
     """Secrets of tessera-system that ImageWarmups may name, the only ones that the agent may read: `[registry]`."""
     model_folder: _Folder = "/mnt/disks/tessera/models"
     """Host folder for the models of ModelCaches; what it lies in must exist. By default on the disks that
-    `tessera disks` mounts."""
+    `tessera disks` mounts. No folder that nodes share: each would remove models that only others have."""
     model_secrets: tuple[str, ...] = ()
     """Secrets of tessera-system that ModelCaches may name, the only ones that the agent may read: `[bucket]`."""
     model_peers: str = ""

@@ -283,10 +283,13 @@ def _make_room(
     room = {name: _room_for(desired[name], desired, observed, fetching) for name in fetching.needs if name in desired}
     refused = {name: each.missing_bytes for name, each in room.items() if each.missing_bytes}
     making_room |= {other: name for name, each in room.items() for other in each.displaced}
+    removed: dict[tuple[str, str], RemoveStaged | EvictRevision] = {}
+    for step in (step for each in room.values() for step in each.removed):
+        removed.setdefault((step.model, step.revision if isinstance(step, EvictRevision) else ""), step)
     return _RoomForAll(
         displaced={name: other for name, other in making_room.items() if other not in refused},
         refused=refused,
-        removed=tuple(step for each in room.values() for step in each.removed),
+        removed=tuple(removed.values()),
     )
 
 
