@@ -101,11 +101,9 @@ def without_former(state: State, model: Model) -> frozenset[AgentAllocation]:
     ids = {(each.pod, each.container, NEED): (each.unit,) for each in state.inserted}
     lost = {each.container_key for each in state.record if each.pod} - ids.keys()
     running = {(name, each) for name, phase in state.pods for each in model.containers if phase in {each, "dying"}}
-    former, pods = lastgate.former_entries(in_order(state.record), ids, lost), observation(state, model).pods
-    users = {
-        each: pods[each.uid].recorded_as(each.container) if each.uid in pods else {each.container} for each in former
-    }
-    runs = {each for each in former for name in users[each] if model.observes and (each.uid, name) in running}
+    former = lastgate.former_entries(in_order(state.record), ids, lost)
+    users = lastgate.possible_users(former, observation(state, model).pods)
+    runs = {each for each in former if model.observes and not running.isdisjoint(users[each])}
     return (state.record - former) | runs
 
 

@@ -19,6 +19,7 @@ from tessera.core.deviceplugin.allocations.lastgate import (
     former_entries,
     holders,
     later_holders,
+    possible_users,
     release,
     start,
     weaker_device,
@@ -409,3 +410,21 @@ def test_an_answer_that_was_for_another_pod_uses_nothing_unless_its_container_ru
     void, *kept = without_presumed((guess, *others), guess.resource, ids)
     assert void == msgspec.structs.replace(guess, uses=(), presumed=False)
     assert tuple(kept) == others
+
+
+# sentence: a container of pod `a`, one that is about to start; which containers use what is recorded, if they run
+USERS: dict[str, tuple[str, str, str, set[str]]] = {
+    "what a lasting one has, its init container may use": ("a", "main", "", {"main", "init"}),
+    "what an init container has, it alone uses": ("a", "init", "", {"init"}),
+    "one that is about to start does not run": ("a", "main", "main", set()),
+    "another that is about to start says nothing": ("a", "main", "init", {"main", "init"}),
+    "of a pod that is gone the container is known": ("gone", "main", "", {"main"}),
+}
+
+
+@pytest.mark.parametrize("case", USERS)
+def test_who_may_use_what_is_recorded(case: str) -> None:
+    pod, container, starting, want = USERS[case]
+    held = entry(pod, "x", container=container)
+    found = possible_users([held], PREPARING, entry("a", "y", container=starting) if starting else None)
+    assert found == {held: {(pod, name) for name in want}}

@@ -193,18 +193,12 @@ class Gate:
         """
         found = await self._former_entries()
         if found:
-            key = None if starting is None else starting.container_key
             pods = self._observer.pods({each.uid for each in found})
-            users = {each: pods[each.uid].recorded_as(each.container) for each in found if each.uid in pods}
-            asked = {
-                each: {(each.uid, name) for name in users.get(each, {each.container})}
-                for each in found
-                if each.container_key != key
-            }
-            running = await self._observer.running_containers(set().union(*asked.values()))
+            users = lastgate.possible_users(found, pods, starting)
+            running = await self._observer.running_containers(frozenset().union(*users.values()))
             # One that was admitted and started meanwhile is in the kubelet's record by now.
             found &= await self._former_entries()
-            found = frozenset(each for each in found if running.isdisjoint(asked.get(each, ())))
+            found = frozenset(each for each in found if running.isdisjoint(users[each]))
         self.record.keep(tuple(each for each in self.record.entries if each not in found))
         return bool(found)
 

@@ -44,11 +44,6 @@ class GatePod(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether an init container has come to its end, so that another was created after it."""
         return container in self.order and any(self.place(each) > self.place(container) for each in self.created)
 
-    def recorded_as(self, container: str) -> frozenset[str]:
-        """Return the containers whose start is recorded as that of one: also init containers with the same ids."""
-        initial = {name for name, _ in self.requests} - self.lasting if container in self.lasting else set[str]()
-        return frozenset({container, *initial})
-
 
 class GateObservation(msgspec.Struct, frozen=True, kw_only=True):
     """The observed pods of a node at one moment."""

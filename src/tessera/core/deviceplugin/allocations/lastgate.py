@@ -18,7 +18,7 @@ from tessera.core.deviceplugin.allocations.agentallocations import (
     clashes,
     replaces,
 )
-from tessera.core.deviceplugin.allocations.gateobservation import GateObservation, in_use
+from tessera.core.deviceplugin.allocations.gateobservation import GateObservation, GatePod, in_use
 from tessera.core.deviceplugin.offers.advertise import PluginDevice
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.workload.need import Isolation
@@ -33,6 +33,7 @@ __all__ = [
     "later_holders",
     "named",
     "of_pod",
+    "possible_users",
     "put",
     "release",
     "start",
@@ -351,6 +352,29 @@ def former_entries(
     return frozenset(
         each for each in record if ids.get(each.container_key, each.ids) != each.ids or each.container_key in lost
     )
+
+
+def possible_users(
+    entries: Iterable[AgentAllocation], pods: Mapping[str, GatePod], starting: AgentAllocation | None = None
+) -> dict[AgentAllocation, frozenset[tuple[str, str]]]:
+    """Return the containers that use what is recorded if they run, by UID of the pod and name, for each entry.
+
+    The start of an init container is recorded as that of a lasting one with the same ids.
+
+    Args:
+        entries: of the record.
+        pods: by UID.
+        starting: a container that is about to start: it does not run.
+
+    """
+    found = dict[AgentAllocation, frozenset[tuple[str, str]]]()
+    for each in entries:
+        pod, names = pods.get(each.uid), {each.container}
+        if pod is not None and each.container in pod.lasting:
+            names |= {name for name, _ in pod.requests} - pod.lasting
+        own = starting is not None and each.container_key == starting.container_key
+        found[each] = frozenset() if own else frozenset((each.uid, name) for name in names)
+    return found
 
 
 def release(
