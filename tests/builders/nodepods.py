@@ -52,6 +52,8 @@ class AnnotatedPods:
 
 
 class _View:
+    is_recorded = False
+
     def __init__(
         self,
         pods: Callable[[], Iterable[Object]],

@@ -1,7 +1,8 @@
 """Keeps the devices that the kubelet has of this node as they should be: declared, enforced, healthy, and its own."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import NamedTuple
 
 from tessera.agent.declarations.declared import Declarations, Declared
@@ -13,6 +14,7 @@ from tessera.agent.pods.nodepods import NodePods
 from tessera.agent.sharing.enforcer import Enforcer
 from tessera.agent.strategychoice import StrategyChoice
 from tessera.agent.watchednode import WatchedNode
+from tessera.api.kubernetes.containerlimits import admitted_amounts
 from tessera.core.cluster.gpunodestate import Impairment
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.deviceplugin.allocations.agentallocations import without_other_forms
@@ -25,7 +27,8 @@ from tessera.core.gpu.mig import Layout
 from tessera.core.node.desired import offered_devices
 from tessera.core.node.nodesharing import NodeSharing, PluginOptions, withheld
 from tessera.core.node.reported import withheld_resources
-from tessera.errors import TesseraError, Unavailable
+from tessera.core.workload.units import count
+from tessera.errors import InvalidInput, TesseraError, Unavailable
 from tessera.loops import Joint
 
 __all__ = ["Advertiser", "DevicePublisher", "Enforced"]
@@ -78,6 +81,8 @@ class DevicePublisher:
         self._record = record
         self._watched = watched
         self._wake = wake
+        self._not_ready: dict[str, int] = {}
+        """How many devices the kubelet has of resources of which it refuses pods until devices are published."""
 
     def promised(self, gpu: str) -> bool:
         """Return whether the kubelet may still allocate something of a GPU: it has not dropped all of it."""
@@ -87,6 +92,29 @@ class DevicePublisher:
         """Advertise nothing; running containers keep their device list strategy."""
         usual = self._strategies.choose(PluginOptions(), self._watched.node())
         return await self._plugins.offer(NodeOffer(resources=()), inventory, usual)
+
+    async def hold(self, names: Iterable[str], known: Container[str]) -> None:
+        """Have the kubelet refuse pods that request these resources, until devices are published.
+
+        A kubelet that has lost its record starts pods without a resource that no plugin has registered, whatever the
+        Node counts. Once it knows the resource it refuses them itself.
+
+        Args:
+            names: of the resources.
+            known: the resources that the kubelet admits no pod without.
+
+        """
+        observed = self._watched.node()
+        counted = (observed.get("status") or {}).get("allocatable") or {}
+        used = admitted_amounts(self._plugins.gate.view.pods())
+        for name in names:
+            if name in self._not_ready or name not in known:
+                with contextlib.suppress(InvalidInput):
+                    if most := count(counted.get(name, "0"), name):
+                        self._not_ready[name] = min(most, used[name])
+        if self._not_ready:
+            await self._plugins.hold(self._not_ready)
+            await self._record.announce(observed, self._not_ready)
 
     async def publish(self, offered: NodeOffer, declared: Declared, configured: PluginOptions) -> MoveProgress:
         """Advertise the kubelet's devices, one step at a time where devices move between kubelet and scheduler."""
@@ -109,7 +137,8 @@ class DevicePublisher:
         """
         record, names = self._plugins.gate.record, [resource.name for resource in offered.resources]
         if record.closed:
-            counts = {name: len(record.allocated_ids(name)) for name in names}
+            used = admitted_amounts(self._plugins.gate.view.pods())
+            counts = {name: max(len(record.allocated_ids(name)), used[name]) for name in names}
             try:
                 await self._record.announce(self._watched.node(), counts)
             except (TesseraError, TimeoutError):
@@ -164,6 +193,22 @@ class Advertiser:
     def begin(self) -> None:
         """Start to advertise: the layouts from before a reboot are restored."""
         self._begun = True
+
+    async def hold(self, known: Container[str]) -> None:
+        """Let no pod start without what it requests before `begin`, where the kubelet does not know the resources.
+
+        Args:
+            known: those that it knows.
+
+        Raises:
+            TesseraError: driver or API server do not answer; call again.
+
+        """
+        declared = await self._declarations.observe()
+        if declared.node_sharing is not None:
+            options = OfferOptions(unit_mib=declared.node_sharing.unit_mib)
+            offered = offer(declared.gpus, declared.inventory, options)
+            await self._publisher.hold((resource.name for resource in offered.resources), known)
 
     def waiting_for(self) -> str:
         """Return why devices are not advertised as declared; empty where they are."""

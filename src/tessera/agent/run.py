@@ -201,7 +201,7 @@ class Agent:
                 for each in self._extra_loops:
                     tasks.create_task(each(self._view, self.measures))
                 # 4. Get a signing key, and restore the layouts of before a reboot.
-                await until_done(self._begin, partial(self._log_error, what="start"), self._settings.interval_s)
+                await until_done(self._begin_or_hold, partial(self._log_error, what="start"), self._settings.interval_s)
                 self.measures.stopped("start")
                 # 5. Serve the kubelet's calls and the GPU changes that they need; measure.
                 tasks.create_task(self._changes.serve(self._change))
@@ -213,7 +213,8 @@ class Agent:
                 tasks.create_task(self._forever("record", self._record_wakeup, self._write_pods))
                 tasks.create_task(self._listen())
         finally:
-            await self._advertiser.close()  # last, because the loops advertise; the next agent may start after it
+            await self._advertiser.close()  # after the loops, because they advertise
+            await self._plugins.close()  # those of a start that did not succeed, too; the next agent may start after it
             self._log.info("agent_stopped")
 
     async def _forever(self, what: str, wakeup: WakeUp, act: Callable[[], Awaitable[None]]) -> None:
@@ -238,6 +239,15 @@ class Agent:
             await self._shares.repair()
 
     # Layouts
+
+    async def _begin_or_hold(self) -> None:
+        """Begin; if that fails, let no pod start without the devices that it requests until the next try."""
+        try:
+            await self._begin()
+        except Exception:
+            hold = partial(self._advertiser.hold, self._view.kubelet_resources)
+            await one_turn(hold, partial(self._log_error, what="hold"))
+            raise
 
     async def _begin(self) -> None:
         """Get a signing key, and restore the layouts of before a reboot."""

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tessera.api.kubernetes.containerlimits import (
+    admitted_amounts,
     container_ids,
     containers_in_order,
     has_resource_claim,
@@ -106,6 +107,37 @@ def test_the_runtime_is_that_which_created_a_container(case: str) -> None:
     node = {"status": {"nodeInfo": {"containerRuntimeVersion": "crun://1"}}}
     assert runtime_of({"status": status}, node) == (want or "crun"), "before, it is that of the node"
     assert runtime_of({"status": status}, {"status": {"nodeInfo": {}}}) == want
+
+
+def asking(name: str, amount: str, **more: str) -> dict[str, Any]:
+    return {"name": name, "resources": {"limits": {"a/b": amount}}, **more}
+
+
+ADMITTED = {"phase": "Running", "containerStatuses": [{"name": "main"}]}
+# sentence: (containers, init containers, status, how many the kubelet counts)
+AMOUNTS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any], int]] = {
+    "containers run beside each other": ([asking("main", "2"), asking("more", "1k")], [], ADMITTED, 1002),
+    "an init container ends before": ([asking("main", "2")], [asking("init", "1")], ADMITTED, 2),
+    "an init container uses more": ([asking("main", "2")], [asking("init", "5"), asking("i", "3")], ADMITTED, 5),
+    "a sidecar stays": ([asking("main", "2")], [asking("side", "4", restartPolicy="Always")], ADMITTED, 6),
+    "an init container after a sidecar": (
+        [asking("main", "2")],
+        [asking("side", "4", restartPolicy="Always"), asking("init", "3")],
+        ADMITTED,
+        7,
+    ),
+    "no amount": ([asking("main", "0"), asking("more", "none"), asking("part", "0.5")], [], ADMITTED, 0),
+    "it was not admitted yet": ([asking("main", "2")], [], {"phase": "Pending"}, 0),
+    "it has ended": ([asking("main", "2")], [], {**ADMITTED, "phase": "Failed"}, 0),
+}
+
+
+@pytest.mark.parametrize("case", AMOUNTS)
+def test_what_a_kubelet_counts_of_the_pods_it_has_admitted(case: str) -> None:
+    containers, init, status, want = AMOUNTS[case]
+    pod = {"spec": {"containers": containers, "initContainers": init}, "status": status}
+    assert admitted_amounts([pod])["a/b"] == want
+    assert admitted_amounts([pod, pod])["a/b"] == 2 * want
 
 
 # sentence: a Node's status; the resources that it has

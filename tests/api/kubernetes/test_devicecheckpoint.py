@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tessera.api.kubernetes.devicecheckpoint import read_checkpoint, read_responses
+from tessera.api.kubernetes.devicecheckpoint import known_resources, read_checkpoint, read_responses
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.errors import InvalidInput
 
@@ -48,6 +48,19 @@ def test_the_answers_of_plugins() -> None:
     without = REAL.replace(b'"Cg=="', b"null")
     assert read_responses(without) == {("7a1", "main", "nvidia.com/gpu"): b""}
     assert read_checkpoint("file", REAL.replace(b"Cg==", b"??"))[0].uid == "7a1", "allocations count all the same"
+
+
+def test_the_resources_of_which_the_kubelet_admits_no_pod_without() -> None:
+    assert known_resources(REAL) == {"nvidia.com/gpu"}
+    entries = REAL.partition(b',"RegisteredDevices"')[0] + b"}}"
+    assert known_resources(entries) == {"nvidia.com/gpu"}, "allocated, and not registered"
+    registered = b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{"a/b":[],"c/d":null}}}'
+    assert known_resources(registered) == {"a/b", "c/d"}
+
+
+@pytest.mark.parametrize("content", [*NONE, b'{"Data":{"PodDeviceEntries":null}}'])
+def test_no_resources_of_what_is_none(content: bytes) -> None:
+    assert known_resources(content) == frozenset()
 
 
 @pytest.mark.parametrize("content", [*NONE, REAL.replace(b"Cg==", b"??"), b'{"Data":{"PodDeviceEntries":null}}'])

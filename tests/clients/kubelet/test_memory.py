@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.plugins import RESOURCE, ScriptedPlugin, connect, devices
-from tessera.clients.kubelet import Container, MemoryKubelet, PodResources
+from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.offers.advertise import PluginDevice
 from tessera.errors import Conflict, Unavailable
@@ -98,11 +98,28 @@ async def test_a_device_that_is_not_listed_when_its_allocate_is_answered_ends_th
     assert len(kubelet.panics) == 1
 
 
-async def test_what_nobody_registered_is_refused(kubelet: MemoryKubelet) -> None:
-    with pytest.raises(Conflict, match="no healthy device"):
-        await kubelet.admit("default", "p", ONE)
+async def test_what_nobody_registered_is_left_out(kubelet: MemoryKubelet) -> None:
+    await kubelet.admit("default", "p", ONE)
+    assert await kubelet.create("default", "p", "main") == ContainerResponse()
+    assert await PodResources(kubelet.pod_resources).list() == ()
     with pytest.raises(Unavailable, match=r"0 healthy devices after 0\.05 s"):
         await kubelet.until_allocatable(RESOURCE, 1, deadline_s=0.05)
+
+
+async def test_a_kubelet_without_its_record_knows_no_resource_of_before(kubelet: MemoryKubelet) -> None:
+    server = await connect(ScriptedPlugin("a"), kubelet.plugins)
+    await kubelet.until_allocatable(RESOURCE, 1)
+    checkpoint = DeviceCheckpoint(kubelet.plugins)
+    assert checkpoint.resources() == {RESOURCE}
+    await kubelet.admit("default", "p", ONE)
+    await kubelet.restart()
+    with pytest.raises(Conflict, match="no healthy device"):
+        await kubelet.admit("default", "q", ONE)
+    await kubelet.restart(without_record=True)
+    assert not checkpoint.is_written()
+    await kubelet.admit("default", "q", ONE)
+    assert checkpoint.read() == ()
+    await server.stop()
 
 
 async def test_a_restart_removes_sockets_and_keeps_what_pods_hold(kubelet: MemoryKubelet) -> None:

@@ -1,7 +1,9 @@
 """All device plugins of a node: what they advertise, how devices are handed over, and their registration."""
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
+from itertools import islice
 
 import msgspec
 
@@ -13,9 +15,10 @@ from tessera.agent.deviceplugin.containers.shares import ShareAllocator
 from tessera.agent.deviceplugin.offers.resource import OfferedResource
 from tessera.agent.deviceplugin.offers.servers import PluginServers
 from tessera.agent.sharing.mpsprocesses import recorded_daemons
+from tessera.api.kubernetes.containerlimits import admitted_amounts
 from tessera.core.deviceplugin.allocations.agentallocations import AllocatedDevice, uses_of_ids
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
-from tessera.core.deviceplugin.offers.advertise import NodeOffer, Resource
+from tessera.core.deviceplugin.offers.advertise import NodeOffer, Resource, not_ready
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.liststrategies import DeviceInjection
@@ -145,6 +148,12 @@ class Plugins:
         kept = (Resource(name=name, devices=(), by_assignment=name in SHARE_RESOURCES) for name in sorted(names))
         return await self._servers.offer((*resources, *kept), policy=policy, leaving=leaving)
 
+    async def hold(self, counts: Mapping[str, int]) -> None:
+        """Let no pod have any of these resources until `offer` is called; the kubelet has so many devices of each."""
+        await self._servers.offer(
+            (not_ready(name, count) for name, count in sorted(counts.items())), policy="distributed"
+        )
+
     async def run(self, measures: Measures) -> None:
         """Serve, register again when the kubelet restarts, and remove stale state; until canceled."""
         loop = asyncio.get_running_loop()
@@ -179,10 +188,17 @@ class Plugins:
         return uses_of_ids(allocated.device_ids, self._maker.inventory)
 
     def _closed(self, resource: Resource) -> Resource:
-        """Return a resource of which no device is free: what is allocated stays, and nothing more can be allocated."""
+        """Return a resource of which no device is free: what is allocated stays, and nothing more can be allocated.
+
+        There are as many as pods request that the kubelet has admitted, whatever is known of them: with fewer it ends
+        those that its record lacks when it restarts (`OutOf...`).
+        """
         allocated = self.gate.record.allocated_ids(resource.name)
+        others = (each.id for each in resource.devices if each.healthy and each.id not in allocated)
+        lacking = admitted_amounts(self.gate.view.pods())[resource.name] - len(allocated)
+        healthy = allocated.union(islice(others, max(0, lacking)))
         devices = tuple(
-            each if each.id in allocated else msgspec.structs.replace(each, healthy=False) for each in resource.devices
+            each if each.id in healthy else msgspec.structs.replace(each, healthy=False) for each in resource.devices
         )
         return msgspec.structs.replace(resource, devices=devices)
 

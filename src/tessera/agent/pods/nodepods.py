@@ -38,6 +38,10 @@ class RecordedPods(Protocol):
     async def container_devices(self) -> tuple[KubeletAllocation, ...]:
         """Return the containers' devices by the kubelet's record."""
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the kubelet's checkpoint can be read: it has all that the kubelet knows of pods."""
+
 
 class OwnRecord(Protocol):
     """The agent's own record of allocations; `agent.deviceplugin.allocations` has one."""
@@ -190,14 +194,16 @@ class NodePods:
     async def _trusted(self) -> tuple[KubeletAllocation, ...]:
         """Return the containers' devices: by the kubelet's record, and by ours where the kubelet has forgotten one.
 
-        A record without a running pod counts only if that pod is missing for a minute.
+        A record without a running pod counts only if that pod is missing for a minute, or the record is the kubelet's
+        checkpoint: what that lacks never comes.
         """
         self._record.release()
+        whole = self._view.is_recorded
         own = container_allocations(self._record.entries)
         found = {each.key: each for each in (*own, *await self._view.container_devices())}
         record = tuple(found[key] for key in sorted(found))
         missing = self._missing.pods(self._view.pods(), record, self._node.resources)
-        if not missing:
+        if whole or not missing:
             return record
         raise Unavailable(
             "the record of devices",

@@ -270,6 +270,16 @@ class PodsView:
         """Return the Node object as the watch shows it."""
         return registered_node(self._bound.node())
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the kubelet's checkpoint can be read: it has all that the kubelet knows of pods."""
+        return self._checkpoint.is_written()
+
+    @property
+    def kubelet_resources(self) -> frozenset[str]:
+        """The resources that the kubelet admits no pod without, by its checkpoint; none if it cannot be read."""
+        return self._checkpoint.resources()
+
     def responses(self) -> Mapping[tuple[str, str, str], ContainerResponse]:
         """Return the answers of `Allocate` that the kubelet hands to the runtime at each start; none if unreadable."""
         return self._checkpoint.responses()

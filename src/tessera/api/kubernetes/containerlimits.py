@@ -1,15 +1,21 @@
 """The device plugin resources requested by the containers of a Pod object, as the kubelet counts them."""
 
+import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.kubernetes.times import read_time
 from tessera.core.deviceplugin.allocations.adoption import RegisteredNode
 from tessera.core.gpu.sharing import names_device
 from tessera.core.workload.resources import SHARE_RESOURCES
+from tessera.core.workload.units import count
+from tessera.errors import InvalidInput
 
 __all__ = [
+    "admitted_amounts",
     "container_ids",
     "containers_in_order",
     "created_containers",
@@ -111,6 +117,29 @@ def runtime_of(pod: Mapping[str, Any], node: Mapping[str, Any]) -> str:
 def holds_devices(pod: Mapping[str, Any]) -> bool:
     """Return whether a pod's containers request GPUs, MIG instances or units of their memory."""
     return any(names_device(name) or name in SHARE_RESOURCES for _, name, _ in limits_of(pod))
+
+
+def admitted_amounts(pods: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """Return how many of each resource a kubelet counts for pods that it has admitted and that have not ended.
+
+    An init container that ends uses its amount before the others start, and beside the sidecars before it.
+    Source: Kubernetes `staging/src/k8s.io/component-helpers/resource/helpers.go`, `AggregateContainerRequests`.
+    """
+    found = Counter[str]()
+    for pod in pods:
+        if not was_admitted(pod) or is_finished(pod):
+            continue
+        lasting, most = Counter[str](), Counter[str]()
+        limits, keep = tuple(limits_of(pod)), lasting_containers(pod)
+        for container, resource, quantity in limits:
+            with contextlib.suppress(InvalidInput):
+                amount = count(quantity, "")
+                if container in keep:
+                    lasting[resource] += amount
+                else:
+                    most[resource] = max(most[resource], lasting[resource] + amount)
+        found += lasting | most
+    return found
 
 
 def limits_of(pod: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

@@ -15,7 +15,7 @@ from tessera.api.fields import refused_form
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.errors import UNDECODABLE
 
-__all__ = ["DEVICE_CHECKPOINT", "read_checkpoint", "read_responses"]
+__all__ = ["DEVICE_CHECKPOINT", "known_resources", "read_checkpoint", "read_responses"]
 
 DEVICE_CHECKPOINT = "kubelet_internal_checkpoint"
 """Name of the file in the kubelet's folder of device plugins."""
@@ -36,6 +36,8 @@ class _AnsweredEntry(_Entry, frozen=True, kw_only=True, rename="pascal"):
 
 class _Data(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
     pod_device_entries: tuple[_Entry, ...] | None = None
+    registered_devices: dict[str, object] | None = None
+    """By resource."""
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
@@ -76,6 +78,20 @@ def read_checkpoint(source: str, content: bytes) -> tuple[KubeletAllocation, ...
         )
         for each in file.data.pod_device_entries or ()
     )
+
+
+def known_resources(content: bytes) -> frozenset[str]:
+    """Return the resources that a kubelet with this checkpoint admits no pod without; none of an unknown form.
+
+    Their plugins registered, or containers were allocated some of them. Source: kubernetes
+    `pkg/kubelet/cm/devicemanager/manager.go`, `isDevicePluginResource`.
+    """
+    try:
+        data = _DECODER.decode(content).data
+    except UNDECODABLE:
+        return frozenset()
+    allocated = (each.resource_name for each in data.pod_device_entries or ())
+    return frozenset(data.registered_devices or ()).union(allocated)
 
 
 def read_responses(content: bytes) -> dict[tuple[str, str, str], bytes]:

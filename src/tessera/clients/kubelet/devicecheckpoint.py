@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from tessera.api.kubernetes.devicecheckpoint import DEVICE_CHECKPOINT, read_checkpoint, read_responses
+from tessera.api.kubernetes.devicecheckpoint import DEVICE_CHECKPOINT, known_resources, read_checkpoint, read_responses
 from tessera.clients.kubelet.responses import response_of
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
@@ -55,20 +55,31 @@ class DeviceCheckpoint:
 
     def lacks(self, uid: str, container: str, resource: str) -> bool:
         """Return whether the kubelet's allocations are known, and this is not one of them."""
+        if not self.is_written():
+            return False
+        return (uid, container, resource) not in {(e.uid, e.container, e.resource) for e in self._known[1]}
+
+    def is_written(self) -> bool:
+        """Return whether the kubelet's allocations are known: the file is there, and can be read."""
         try:
-            allocated = self.read()
+            self.read()
         except Unavailable:
             return False
-        is_there = self._known[0] is not None
-        return is_there and (uid, container, resource) not in {(e.uid, e.container, e.resource) for e in allocated}
+        return self._known[0] is not None
 
     def responses(self) -> Mapping[tuple[str, str, str], ContainerResponse]:
         """Return what plugins answered for containers, by UID of the pod, container and resource.
 
         Nothing of a file that cannot be read, and of answers that are not of the device plugin API.
         """
-        content = b""
-        with contextlib.suppress(OSError), self._path.open("rb") as file:
-            content = file.read(_LARGEST)
-        found = {key: response_of(data) for key, data in read_responses(content).items()}
+        found = {key: response_of(data) for key, data in read_responses(self._content()).items()}
         return {key: response for key, response in found.items() if response is not None}
+
+    def resources(self) -> frozenset[str]:
+        """Return the resources that the kubelet admits no pod without; none if the file cannot be read."""
+        return known_resources(self._content())
+
+    def _content(self) -> bytes:
+        with contextlib.suppress(OSError), self._path.open("rb") as file:
+            return file.read(_LARGEST)
+        return b""

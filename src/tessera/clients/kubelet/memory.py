@@ -158,9 +158,13 @@ class MemoryKubelet:
         for endpoint in self._endpoints.values():
             await endpoint.close()
 
-    async def restart(self) -> None:
-        """Stop and start, as an administrator does who changes the kubelet's configuration."""
+    async def restart(self, *, without_record: bool = False) -> None:
+        """Stop and start, as an administrator does who changes its configuration, or without its checkpoint."""
         await self.stop()
+        if without_record:
+            self._entries.clear()
+            self._endpoints.clear()
+            (self.plugins / DEVICE_CHECKPOINT).unlink(missing_ok=True)
         await self.start()
 
     def capacity(self, resource: str) -> int:
@@ -204,6 +208,8 @@ class MemoryKubelet:
     async def admit(self, namespace: str, pod: str, *containers: Container, uid: str = "") -> None:
         """Let the plugins allocate a pod's devices; without a UID it is known by its name.
 
+        A pod is admitted without a resource that no plugin has registered since the kubelet started without its record.
+
         Raises:
             Conflict: the pod is rejected (`UnexpectedAdmissionError`), with the reason; it has nothing then.
             Unavailable: a real kubelet would have crashed.
@@ -212,6 +218,8 @@ class MemoryKubelet:
         try:
             for container in containers:
                 for resource, count in container.limits:
+                    if resource not in self._endpoints:
+                        continue
                     ids = await self._choose(resource, count)
                     one = Container(name=container.name, limits=((resource, count),))
                     await self.allocate(namespace, pod, one, ids, uid=uid)
@@ -348,6 +356,8 @@ class MemoryKubelet:
         return plugin_wire.Empty()
 
     async def _notify(self) -> None:
+        if self._endpoints and not (self.plugins / DEVICE_CHECKPOINT).exists():
+            self._write_checkpoint()
         async with self._changed:
             self._changed.notify_all()
 

@@ -60,15 +60,16 @@ async def test_nothing_is_allocated_while_a_pod_runs_that_neither_record_has(
     node.kubelet.lose_record()
     if not checkpoint:
         (node.kubelet.plugins / DEVICE_CHECKPOINT).unlink()
-    await restarted_without_record(node, CUT, damaged=damaged, withheld=3)
+    await restarted_without_record(node, CUT, damaged=damaged, withheld=2)
     assert UNKNOWN in node.plugins.problems[-1]
     for _ in range(2):
         for name in ("q", "r", "s"):
             with pytest.raises(TesseraError):
                 await node.run(name, SLICE)
+        assert node.kubelet.allocatable(SLICE) == 1, "a kubelet that restarts admits p again"
         await node.kill()
         node.plugins = node.started()  # the next agent knows it, too
-        await node.offer(CUT, how=CDI, withheld=3)
+        await node.offer(CUT, how=CDI, withheld=2)
         assert node.plugins.problems == (f"pod default/p: it {UNKNOWN}: delete it; no device is allocated before",)
     node.end("p")  # by force
     node.passed_s += 3  # a list has precedence over the watch for two seconds

@@ -6,7 +6,15 @@ import pytest
 from builders.gpufacts import at
 from builders.gpunodes import facts, identity, offered, shared
 from builders.offers import CUT, FIRST, SECOND, SEVEN, node_offer
-from tessera.core.deviceplugin.offers.advertise import NodeOffer, OfferOptions, by_name, offer, restricted, with_former
+from tessera.core.deviceplugin.offers.advertise import (
+    NodeOffer,
+    OfferOptions,
+    by_name,
+    not_ready,
+    offer,
+    restricted,
+    with_former,
+)
 from tessera.core.deviceplugin.offers.advertise import OfferOptions as Options
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import CATALOG, model
@@ -301,6 +309,13 @@ def test_units_are_enough_for_every_pod_that_the_ledger_admits() -> None:
 
 def test_what_is_offered_by_name() -> None:
     assert by_name(node_offer()) == {DeviceId(FIRST), *(DeviceId(SECOND, place) for place in SEVEN)}
+
+
+@pytest.mark.parametrize(("name", "by_assignment"), [("nvidia.com/gpu", False), ("tessera.dev/gpu-memory", True)])
+def test_as_many_devices_as_pods_use_before_it_is_known_which_are_free(name: str, *, by_assignment: bool) -> None:
+    resource = not_ready(name, 3)
+    assert len({each.id for each in resource.devices if each.healthy}) == 3
+    assert (resource.name, resource.by_assignment, resource.not_ready) == (name, by_assignment, True)
 
 
 def test_an_offer_without_some_devices() -> None:

@@ -125,6 +125,7 @@ class OfferedResource(ListedResource[Resource]):
         Never one that a pod has: a kubelet that offers it has forgotten the allocation. If too few are left, the
         kubelet adds any, and `allocate` refuses.
         """
+        self._require_ready()
         with self._call(request.available):
             with contextlib.suppress(Unavailable):  # `allocate` says why
                 await self._shares.forget_former()
@@ -146,13 +147,16 @@ class OfferedResource(ListedResource[Resource]):
         Raises:
             InvalidInput: no ids, an id twice, an unknown id, or more than one where one is the most.
             Conflict: a device is unhealthy, or no assignment matches.
+            Unavailable: it is not known which devices are free.
 
         """
+        self._require_ready()
         with self._call(ids):
             return await self._allocate(ids)
 
     async def _allocate(self, ids: tuple[str, ...]) -> ContainerResponse:
         devices = self._known(ids)
+        self._refuse_closed(ids)
         if self.resource.single_request and len(ids) > 1:
             raise InvalidInput(
                 f"a container's limit of {self.resource.name}",
@@ -182,9 +186,10 @@ class OfferedResource(ListedResource[Resource]):
         Raises:
             Conflict: another living pod has one of the devices, one isolates less than the pod requests, or one has
                 another index than the container was allocated.
-            Unavailable: the kubelet's record does not show the container.
+            Unavailable: the kubelet's record does not show the container, or it is not known yet what others have.
 
         """
+        self._require_ready()
         if self.resource.by_assignment:
             await self._shares.pre_start(self.resource.name, ids)
             return
@@ -199,6 +204,35 @@ class OfferedResource(ListedResource[Resource]):
             self._refuse_weaker(holder, ids, uses)
         await self._gate.start(holder, uses, ids=True)
         self._gate.refusals.forget(holder)
+
+    def _require_ready(self) -> None:
+        """Refuse all calls until it is known which devices are free.
+
+        Raises:
+            Unavailable: it is not.
+
+        """
+        if self.resource.not_ready:
+            raise Unavailable(
+                f"devices of {self.resource.name}",
+                found="the agent is starting, and does not know yet which of them are free",
+                hint="the kubelet tries to start a container again; recreate a pod that failed",
+            )
+
+    def _refuse_closed(self, ids: tuple[str, ...]) -> None:
+        """Refuse devices that no container has on record as long as it is not known what a pod uses.
+
+        Raises:
+            Unavailable: one is not.
+
+        """
+        record = self._gate.record
+        if record.closed and not record.unkept and not record.allocated_ids(self.resource.name).issuperset(ids):
+            raise Unavailable(
+                f"devices of {self.resource.name}",
+                found=f"none is free: {record.closed}",
+                hint="recreate the pod when that has ended",
+            )
 
     def _refuse_renumbered(
         self, holder: AgentAllocation, allocated: tuple[str, ...], uses: tuple[AllocatedDevice, ...]

@@ -24,6 +24,7 @@ __all__ = [
     "PluginDevice",
     "Resource",
     "by_name",
+    "not_ready",
     "offer",
     "restricted",
     "with_former",
@@ -76,6 +77,19 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a container that requests more than one is refused (`failRequestsGreaterThanOne`)."""
     by_assignment: bool = False
     """Whether a pod's assignment says what its devices are, and their ids only how many units it takes."""
+    not_ready: bool = False
+    """Whether it is not known yet which devices are free, so that no call of the kubelet is answered."""
+
+
+def not_ready(name: str, count: int) -> Resource:
+    """Return a resource of which no device can be allocated yet, and which has as many as pods use already.
+
+    With fewer a kubelet that restarts ends such pods (`OutOf...`); with none at all it would start new ones without.
+    """
+    devices = tuple(
+        PluginDevice(id=f"not-ready-{each}", gpu_uuid="", uuid="", mode=Mode.WHOLE) for each in range(count)
+    )
+    return Resource(name=name, devices=devices, by_assignment=name in SHARE_RESOURCES, not_ready=True)
 
 
 class NodeOffer(msgspec.Struct, frozen=True, kw_only=True):

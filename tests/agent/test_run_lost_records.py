@@ -1,0 +1,98 @@
+"""The agent where it cannot begin, or both records are lost: no pod starts without its devices."""
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from harness.agentlogs import until_logged
+from harness.agentmachine import Machine
+from tessera.clients.kube import NODES, PODS, Kind, Object
+from tessera.clients.kubelet import Container
+from tessera.errors import Conflict, Unavailable
+
+pytestmark = pytest.mark.anyio
+
+GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb"
+
+
+async def counted(machine: Machine, resource: str = GPU, count: int = 2) -> None:
+    """Let the Node count devices, as a former agent advertised them."""
+    await machine.kube.patch(NODES, "n1", {"status": {"allocatable": {resource: str(count)}}}, subresource="status")
+
+
+async def running(machine: Machine, name: str, resource: str = GPU) -> None:
+    """Let a pod of one device run that the kubelet's record and the agent's lack."""
+    await machine.pod(name, {resource: 1})
+    status = {"phase": "Running", "containerStatuses": [{"name": "c", "containerID": f"containerd://{name}"}]}
+    await machine.kube.patch(PODS, name, {"status": status}, namespace="default", subresource="status")
+
+
+async def test_a_pod_that_comes_before_the_agent_has_begun_is_refused_not_started_without_its_gpu(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as the API server keeps it from beginning the kubelet has as many GPUs as pods use, and none is free."""
+    answers, get = asyncio.Event(), machine.kube.get
+
+    async def silent(kind: Kind, name: str, namespace: str = "") -> Object | None:
+        if kind == NODES and not answers.is_set():
+            raise Unavailable("API server", found="no answer")
+        return await get(kind, name, namespace)
+
+    await counted(machine)
+    await running(machine, "old")
+    monkeypatch.setattr(machine.kube, "get", silent)
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(GPU, 1)
+        await machine.pod("new", {GPU: 1})
+        with pytest.raises(Conflict, match="the agent is starting, and does not know yet which of them are free"):
+            await machine.start("new", GPU)
+        (node,) = (await machine.kube.list(NODES)).objects
+        assert node["status"]["allocatable"] == {GPU: "1"}, "the scheduler sends no pod"
+        machine.kubelet.record("default", "old", Container(name="c", limits=((GPU, 1),)), ("GPU-1",))
+        with pytest.raises(Conflict, match="the agent is starting"):
+            await machine.kubelet.create("default", "old", "c")
+        machine.kubelet.remove("default", "old")
+        answers.set()
+        await machine.kubelet.until_allocatable(GPU, 2)
+        assert await machine.start("new", GPU)
+
+
+async def test_what_the_kubelet_refuses_by_itself_is_not_registered_before_the_agent_has_begun(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silent(kind: Kind, name: str, namespace: str = "") -> Object | None:
+        raise Unavailable("API server", found=f"no answer for {kind} {name} {namespace}")
+
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(GPU, 2)
+    await counted(machine)
+    monkeypatch.setattr(machine.kube, "get", silent)
+    machine.kubelet.registrations.clear()
+    with capture_logs() as logs:
+        async with machine.agent():
+            await until_logged(logs, "turn_failed", what="start")
+            logs.clear()
+            await until_logged(logs, "turn_failed", what="start")
+            assert machine.kubelet.registrations == []
+            with pytest.raises(Conflict, match="no healthy device"):
+                await machine.kubelet.admit("default", "new", Container(name="c", limits=((GPU, 1),)))
+
+
+async def test_pods_that_both_records_lack_delay_no_start(machine: Machine) -> None:
+    """One was let in by a kubelet without its record before the agent registered: it has nothing."""
+    async with machine.agent():
+        await machine.label(config="all-1g.5gb")
+        await machine.until_state("success")
+        await machine.kubelet.until_allocatable(SLICE, 14)
+    await machine.kubelet.restart(without_record=True)
+    (machine.folder / "state/allocations.json").unlink()
+    await counted(machine, SLICE, 14)
+    for name in ("old", "stray"):
+        await running(machine, name, SLICE)
+    assert await machine.start("stray", SLICE) == {}
+    with capture_logs() as logs:
+        async with machine.agent():
+            async with asyncio.timeout(30):  # a minute for each of them is too long
+                await machine.kubelet.until_allocatable(SLICE, 14)
+    assert any("it lacks pods that run with devices" in str(each.get("reason")) for each in logs), "it did not wait"

@@ -1,0 +1,84 @@
+"""The kubelet's record and the agent's are both lost while pods run, on a real node."""
+
+from typing import Any
+
+import pytest
+
+from kube import pods
+from kube.gpunode import GpuNode
+from testbed.processes import until
+
+pytestmark = pytest.mark.long
+
+GPUS = ("A100-40GB",)
+SLICE = "nvidia.com/mig-1g.5gb"
+EARLY, LATE = ("early-0", "early-1"), ("late-0", "late-1")
+
+
+def with_init(name: str) -> dict[str, Any]:
+    """Return a pod of which an init container that ends requests the slice, too."""
+    one = pods.busybox(name, limits={SLICE: 1})
+    (main,) = one["spec"]["containers"]
+    one["spec"]["initContainers"] = [{**main, "name": "init", "command": ["true"]}]
+    return one
+
+
+def identities(node: GpuNode, *names: str) -> dict[str, tuple[str, str, int]]:
+    """Return UID, phase and restarts of pods: these must not change."""
+    found = {name: node.cluster.get("pod", name) for name in names}
+    return {
+        name: (
+            one["metadata"]["uid"],
+            one["status"]["phase"],
+            sum(each["restartCount"] for each in one["status"].get("containerStatuses", ())),
+        )
+        for name, one in found.items()
+    }
+
+
+def lose_both_records(node: GpuNode) -> None:
+    """End kubelet and agent, and remove their records; pods run on."""
+    node.node.stop_kubelet()
+    node.kill_agent()
+    (node.node.device_plugins / "kubelet_internal_checkpoint").unlink()
+    (node.node.folder / "var-lib" / "tessera" / "allocations.json").unlink()
+
+
+def settled(node: GpuNode, name: str) -> str:
+    """Return a pod's phase as soon as the kubelet has admitted or refused it."""
+    until(f"{name} is settled", lambda: pods.phase(node.cluster, name) != "Pending", timeout_s=60, found=node.agent_log)
+    return pods.phase(node.cluster, name)
+
+
+def test_no_pod_starts_without_its_device_once_the_agent_has_registered(gpu_node: GpuNode) -> None:
+    """Pods that the kubelet let in before have none; they neither delay the agent, nor are running pods harmed."""
+    cluster = gpu_node.cluster
+    gpu_node.start_agent()
+    gpu_node.ask_layout("all-1g.5gb")
+    gpu_node.until_offered((SLICE, 7), ("nvidia.com/gpu", 0))
+    names = ("one", "two", "init")
+    pods.run(cluster, *(pods.busybox(name, limits={SLICE: 1}) for name in names[:2]), with_init("init"))
+    before = identities(gpu_node, *names)
+    lose_both_records(gpu_node)
+    gpu_node.node.start_kubelet()
+    until("kubelet", gpu_node.node.kubelet_healthy, timeout_s=60)
+    cluster.apply(pods.busybox(EARLY[0], limits={SLICE: 1}, nodeName=gpu_node.node.name))
+    assert settled(gpu_node, EARLY[0]) == "Running", "the kubelet does not know the resource"
+    gpu_node.start_again()
+    cluster.apply(pods.busybox(EARLY[1], limits={SLICE: 1}, nodeName=gpu_node.node.name))
+    gpu_node.until_registered(SLICE)
+    cluster.apply(pods.busybox(LATE[0], limits={SLICE: 1}, nodeName=gpu_node.node.name))
+    assert settled(gpu_node, LATE[0]) == "Failed"
+    lost = "neither the kubelet's record nor the agent's says"
+    until("the agent serves", lambda: lost in gpu_node.agent_log(), timeout_s=40, found=gpu_node.agent_log)
+    cluster.apply(pods.busybox(LATE[1], limits={SLICE: 1}, nodeName=gpu_node.node.name))
+    assert settled(gpu_node, LATE[1]) == "Failed"
+    assert identities(gpu_node, *names) == before
+    gpu_node.until_offered((SLICE, len((*names, *EARLY))))
+    gpu_node.node.restart_kubelet()
+    gpu_node.let_it_run(20)
+    # An init container that has ended is admitted again, and nothing is free for it: docs/allocation.md.
+    assert identities(gpu_node, *names[:2]) == {name: before[name] for name in names[:2]}
+    pods.remove(cluster, *names, *EARLY, *LATE)
+    gpu_node.until_offered((SLICE, 7))
+    pods.run(cluster, *(pods.busybox(f"after-{each}", limits={SLICE: 1}) for each in range(7)))
