@@ -1,10 +1,15 @@
 """The HorizontalPodAutoscaler's arithmetic, case by case as kube-controller-manager's own tests have it, and laws.
 
-The numbers are those of replica_calculator_test.go and horizontal_test.go of kubernetes/kubernetes, written anew.
+The numbers are those of replica_calculator_test.go and horizontal_test.go of kubernetes/kubernetes, written anew, and
+what the real controller answered in sequences of syncs (tests/data/hpa).
 """
 
+import json
 import math
+from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -215,7 +220,8 @@ def past(*recommended: tuple[float, int], events: tuple[tuple[float, int], ...] 
     """Return a history of recommendations and changes so many seconds ago."""
     return HpaHistory(
         recommendations=tuple(HpaRecommendation(NOW - ago, count) for ago, count in recommended),
-        events=tuple(ScaleEvent(NOW - ago, change) for ago, change in events),
+        added=tuple(ScaleEvent(NOW - ago, change) for ago, change in events if change > 0),
+        removed=tuple(ScaleEvent(NOW - ago, change) for ago, change in events if change < 0),
     )
 
 
@@ -268,11 +274,11 @@ RATES: dict[str, tuple[HpaHistory, Behavior | None, int, int, int, LimitReason]]
 def test_how_fast(case: str) -> None:
     history, behavior, current, proposed, want, limited = RATES[case]
     quick = history if history.recommendations else past((3000, current), events=())
-    known = HpaHistory(recommendations=quick.recommendations, events=history.events)
+    known = msgspec.structs.replace(history, recommendations=quick.recommendations)
     found = advance(known, proposed, NOW, current=current, bounds=ReplicaBounds(1, 100), behavior=behavior)
     assert (found.replicas, found.limited) == (want, limited)
-    came = tuple(each for each in found.history.events if each not in known.events)
-    assert came == ((ScaleEvent(NOW, want - current),) if want != current else ())
+    came = {*found.history.added, *found.history.removed} - {*known.added, *known.removed}
+    assert came == ({ScaleEvent(NOW, want - current)} if want != current and behavior is not None else set())
 
 
 # Keyed by a sentence: recommendations so many seconds ago, window up and down, replicas now, proposed, set, and why.
@@ -330,11 +336,38 @@ def test_outside_the_bounds_no_metric_counts(current: int, bounds: ReplicaBounds
     assert advance(HpaHistory(), 4, NOW, current=current, bounds=bounds, behavior=Behavior()).replicas == want
 
 
-def test_what_no_window_and_no_period_can_need_is_forgotten() -> None:
-    old = past((3601, 5), (3599, 6), events=((3601, 1), (3599, 2)))
+def test_what_no_window_can_need_is_forgotten() -> None:
+    old = past((3601, 5), (3599, 6))
     found = advance(old, 9, NOW, current=6, bounds=ReplicaBounds(1, 10), behavior=Behavior())
     assert [each.replicas for each in found.history.recommendations] == [6, 9]
-    assert [each.change for each in found.history.events] == [2, 3]
+
+
+def test_a_new_change_replaces_the_last_one_that_its_own_direction_does_not_need() -> None:
+    old = past((10, 8), events=((40, 1), (16, 2), (15, 3), (50, -1)))
+    found = advance(old, 9, NOW, current=6, bounds=ReplicaBounds(1, 10), behavior=Behavior())
+    assert [each.change for each in found.history.added] == [1, 3, 3]
+    assert [each.change for each in found.history.removed] == [-1]
+
+
+RECORDED = Path(__file__).parents[3] / "data" / "hpa" / "sequences.jsonl"
+SEQUENCES: list[dict[str, Any]] = [json.loads(line) for line in RECORDED.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    "recorded", [pytest.param(each, id=f"{at}-{each['class']}") for at, each in enumerate(SEQUENCES)]
+)
+def test_it_sets_what_the_controller_of_kubernetes_sets(recorded: dict[str, Any]) -> None:
+    rules = {way: recorded[way] for way in ("up", "down")}
+    behavior = None if recorded["up"] is None else msgspec.convert(rules, Behavior)
+    bounds = ReplicaBounds(recorded["min"], recorded["max"])
+    history, now_s, current = HpaHistory(), 0.0, recorded["start"]
+    for pause_s, proposed, by_hand, replicas, able, limited in recorded["syncs"]:
+        now_s += pause_s
+        current = current if by_hand is None else by_hand
+        found = advance(history, proposed, now_s, current=current, bounds=bounds, behavior=behavior)
+        reasons = (found.able, found.limited) if able else (able, limited)
+        assert (found.replicas, *reasons) == (replicas, able, limited), now_s
+        history, current = found.history, found.replicas
 
 
 @pytest.mark.parametrize(("min_replicas", "max_replicas"), [(3, 2), (0, 0), (-1, 4)])

@@ -7,7 +7,7 @@ limits the rate and keeps to the bounds. Metric values and targets are milli-uni
 The simulator uses `pods_metric`, `average_metric` and `advance` with a `behavior`. Targets in percent of requests,
 `object_metric`, `highest_proposal` and `advance` without a `behavior` complete the algorithm; only tests call them.
 
-Source: kubernetes/kubernetes pkg/controller/podautoscaler (replica_calculator.go, horizontal.go), Kubernetes 1.33.
+Source: kubernetes/kubernetes pkg/controller/podautoscaler (replica_calculator.go, horizontal.go), Kubernetes 1.36.3.
 """
 
 import math
@@ -266,7 +266,9 @@ class HpaHistory(msgspec.Struct, frozen=True, kw_only=True):
     """The controller's state of one HorizontalPodAutoscaler; lost when it restarts."""
 
     recommendations: tuple[HpaRecommendation, ...] = ()
-    events: tuple[ScaleEvent, ...] = ()
+    added: tuple[ScaleEvent, ...] = ()
+    """With a `behavior`: in the order of Kubernetes, where an event replaces one that its direction no longer needs."""
+    removed: tuple[ScaleEvent, ...] = ()
 
 
 class LimitReason(StrEnum):
@@ -324,26 +326,25 @@ def advance(
         behavior: as the API server filled it in; None as before autoscaling/v2, with the controller's own window.
 
     """
-    if current == 0 and bounds.min_replicas > 0:
-        return HpaDecision(replicas=0, history=history)  # disabled by hand
-    if not bounds.min_replicas <= current <= bounds.max_replicas:
-        replicas = min(max(current, bounds.min_replicas), bounds.max_replicas)
-        return HpaDecision(replicas=replicas, history=_with_event(history, now_s, replicas - current))
     # The first recommendation is the present number, so that a restarted controller does not scale down at once.
     former = history.recommendations or (HpaRecommendation(now_s, current),)
+    known = msgspec.structs.replace(history, recommendations=former)
+    if current == 0 and bounds.min_replicas > 0:
+        return HpaDecision(replicas=0, history=known)  # disabled by hand
+    if not bounds.min_replicas <= current <= bounds.max_replicas:
+        replicas = min(max(current, bounds.min_replicas), bounds.max_replicas)
+        return HpaDecision(replicas=replicas, history=_with_event(known, now_s, replicas - current, behavior))
     if behavior is None:
         stable, able = _highest_of_window(former, proposed, now_s)
         replicas, limited = _clamp(stable, bounds, highest=max(2 * current, 4), lowest=0)
     else:
         stable, able = _stabilize(former, proposed, now_s, current=current, behavior=behavior)
-        replicas, limited = _limit_rate(
-            history.events, stable, now_s, current=current, bounds=bounds, behavior=behavior
-        )
+        events = (*history.added, *history.removed)
+        replicas, limited = _limit_rate(events, stable, now_s, current=current, bounds=bounds, behavior=behavior)
     kept = tuple(each for each in former if each.at_s > now_s - _LONGEST_S)
-    known = HpaHistory(recommendations=(*kept, HpaRecommendation(now_s, proposed)), events=history.events)
-    return HpaDecision(
-        replicas=replicas, history=_with_event(known, now_s, replicas - current), able=able, limited=limited
-    )
+    known = msgspec.structs.replace(known, recommendations=(*kept, HpaRecommendation(now_s, proposed)))
+    known = _with_event(known, now_s, replicas - current, behavior)
+    return HpaDecision(replicas=replicas, history=known, able=able, limited=limited)
 
 
 _LONGEST_S: Final = 3600
@@ -352,18 +353,32 @@ _WINDOW_S: Final = 300
 """`--horizontal-pod-autoscaler-downscale-stabilization`."""
 
 
-def _with_event(history: HpaHistory, now_s: float, change: int) -> HpaHistory:
-    if not change:
+def _with_event(history: HpaHistory, now_s: float, change: int, behavior: Behavior | None) -> HpaHistory:
+    if not change or behavior is None:
         return history
-    kept = tuple(each for each in history.events if each.at_s > now_s - _LONGEST_S)
-    return msgspec.structs.replace(history, events=(*kept, ScaleEvent(now_s, change)))
+    event = ScaleEvent(now_s, change)
+    if change > 0:
+        return msgspec.structs.replace(history, added=_stored(history.added, event, behavior.up))
+    return msgspec.structs.replace(history, removed=_stored(history.removed, event, behavior.down))
+
+
+def _stored(events: tuple[ScaleEvent, ...], event: ScaleEvent, scaling: ScalingRules) -> tuple[ScaleEvent, ...]:
+    """Return the events of one direction with a new one, in the place of the last that its periods do not need.
+
+    One event at a time is forgotten, and by the periods of its own direction alone: it does not count any more for a
+    longer period of the other direction, while other old events still do.
+    """
+    longest_s = max((each.period_s for each in scaling.policies), default=0.0)
+    old = [at for at, each in enumerate(events) if each.at_s < event.at_s - longest_s]
+    place = old[-1] if old else len(events)
+    return (*events[:place], event, *events[place + 1 :])
 
 
 _Able = Literal["ReadyForNewScale", "ScaleUpStabilized", "ScaleDownStabilized"]
 
 
 def _highest_of_window(former: Iterable[HpaRecommendation], proposed: int, now_s: float) -> tuple[int, _Able]:
-    stable = max([proposed, *(each.replicas for each in former if each.at_s > now_s - _WINDOW_S)])
+    stable = max([proposed, *(each.replicas for each in former if each.at_s >= now_s - _WINDOW_S)])
     return stable, "ScaleDownStabilized" if stable != proposed else "ReadyForNewScale"
 
 
