@@ -373,7 +373,8 @@ class ModelServers:
         if live is not None:
             _check_applicable(live, body, server)
             if _must_leave_zero(live, body):
-                live = await self._kube.patch(kind, server.name, {"spec": {"replicas": 1}}, namespace=server.namespace)
+                patch = {"metadata": {"uid": uid_of(live)}, "spec": {"replicas": 1}}
+                live = await self._kube.patch(kind, server.name, patch, namespace=server.namespace)
         # 2. Apply it, unless nothing changed since it was applied last.
         if live is None or (former.body, former.version) != (body, version_of(live)):
             before = version_of(live or {})
@@ -388,7 +389,7 @@ class ModelServers:
         self._applied[key] = msgspec.structs.replace(former, checked_s=now_s)
         # 3. Scale it, where the number is fixed.
         if replicas is not None and live["spec"].get("replicas") != replicas:
-            patch = {"spec": {"replicas": replicas}}
+            patch = {"metadata": {"uid": uid_of(live)}, "spec": {"replicas": replicas}}
             # By version: a store may show what was repaired once more.
             recent = {each: at_s for each, at_s in former.rescaled if at_s > now_s - _REPAIRS_S}
             recent[version_of(live)] = now_s
@@ -417,8 +418,11 @@ class ModelServers:
         own = live is not None and _is_owned(live, server.uid)
         # It is not absent until its deletion is observed.
         self._applied[key] = msgspec.structs.replace(former, absent="" if own else server.uid)
-        if own:
-            await self._kube.delete(kind, server.name, namespace=server.namespace)
+        if live is not None and own:
+            try:
+                await self._kube.delete(kind, server.name, namespace=server.namespace, uid=uid_of(live))
+            except Conflict:
+                return  # another object has the name now, which the next pass observes
             self._log.info("model_server_removed", kind=kind.name, name=server.name, namespace=server.namespace)
 
     async def _write_status(self, obj: Object, status: ModelServerStatus) -> None:
