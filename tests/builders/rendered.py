@@ -3,7 +3,8 @@
 from typing import Any
 
 from builders.modelservers import server
-from tessera.core.serving.render import StartedReplicas, render
+from tessera.core.serving.render import render
+from tessera.core.serving.serverstatus import StartedReplicas
 
 VLLM = {"engine": "vllm", "image": "example.com/vllm:1", "model": {"cache": "llama"}}
 

@@ -65,7 +65,7 @@ WRONG = {
     "more pods at once than Kubernetes takes": (
         ("-f", "-", "--job", "--completions", "100001", "--parallelism", "10001"),
         json.dumps(model_server()),
-        "--parallelism 10001: Kubernetes takes at most 10000 for more than 100000 completions",
+        "--parallelism 10001: Kubernetes takes at most 10000 for more than 100000 completions: lower it, or",
     ),
     "no object": (("-f", "-"), "spec: 1\n", "standard input, document 1, line 1: it has no kind: leave it out"),
     "a field by its path": (

@@ -156,8 +156,10 @@ async def test_an_object_of_somebody_else_is_left_alone_and_the_others_come(clus
     async with cluster.running():
         problem = await cluster.condition("Applied", failed)
         await cluster.until(DISRUPTION_BUDGETS, is_there)
-        want = "Service serving/ranker: there is one that is not this ModelServer's: rename one of the two"
+        want = "Service serving/ranker: it exists and belongs to something else: rename one of the two"
         assert want in problem["message"]
+        ready = await cluster.condition("Ready", failed)
+        assert ready["reason"] == "Starting", "its Deployment is applied"
         left = await cluster.kube.get(SERVICES, "ranker", NS)
         assert left is not None
         assert (left["spec"], "ownerReferences" in left["metadata"]) == (foreign["spec"], False)
@@ -177,7 +179,7 @@ async def test_an_object_of_a_former_server_of_the_name_is_not_taken(cluster: Cl
         assert "Deployment serving/ranker" in (await cluster.condition("Applied", failed))["message"]
         ready = await cluster.condition("Ready", failed)
     assert ready["reason"] == "DeploymentNotApplied"
-    assert "there is one that is not this ModelServer's: rename one of the two" in ready["message"]
+    assert "it exists and belongs to something else: rename one of the two" in ready["message"]
 
 
 @pytest.mark.parametrize("to_zero", [False, True])
@@ -187,7 +189,7 @@ async def test_a_deployment_that_is_taken_from_its_server_serves_nothing(cluster
         await cluster.condition("Applied", done)
         await cluster.kube.patch(DEPLOYMENTS, "ranker", {"spec": {"replicas": 0}}, namespace=NS)
         await cluster.kube.patch(DEPLOYMENTS, "ranker", {"metadata": {"ownerReferences": None}}, namespace=NS)
-        assert "not this ModelServer's" in (await cluster.condition("Applied", failed))["message"]
+        assert "belongs to something else" in (await cluster.condition("Applied", failed))["message"]
         ready = await cluster.condition("Ready", lambda each: each["reason"] == "DeploymentNotApplied")
         assert ready["status"] == "False"
         await cluster.kube.delete(DEPLOYMENTS, "ranker", namespace=NS)

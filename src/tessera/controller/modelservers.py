@@ -456,7 +456,7 @@ def _check_applicable(live: Object, body: Object, server: ModelServer) -> None:
     """
     subject = f"{body['kind']} {server.namespace}/{server.name}"
     if not _is_owned(live, server.uid):
-        found, hint = "there is one that is not this ModelServer's", "rename one of the two, or delete the other"
+        found, hint = "it exists and belongs to something else", "rename one of the two, or delete the other"
         raise Conflict(subject, found=found, hint=hint)
     if body["kind"] == SERVICES.name and _is_headless(live) != _is_headless(body):
         found = "Kubernetes does not change a Service to or from Headless"

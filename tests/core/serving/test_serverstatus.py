@@ -2,10 +2,10 @@
 
 import pytest
 
-from tessera.core.serving.render import StartedReplicas
 from tessera.core.serving.serverstatus import (
     DeploymentProgress,
     ServerProgress,
+    StartedReplicas,
     StatusFinding,
     desired_replicas,
     missing_rights,
@@ -51,7 +51,7 @@ REJECTED = "violates PodSecurity"
 HINT = "`tessera explain pod` shows why one is pending, `kubectl describe pod` why one does not start"
 BY_HAND = (
     "its Deployment was scaled to zero by hand, and its autoscaler does not change that: "
-    "`kubectl scale deployment --replicas=1` of its name starts one"
+    "`kubectl scale deployment NAME --replicas=1` starts one"
 )
 STATES = {
     "all serve": (ServerProgress(deployment=progress(2)), (True, True, "Serving"), "2 of 2 replicas serve"),

@@ -30,7 +30,7 @@ def test_with_an_idle_time_there_is_no_replica_between_bursts_and_no_request_is_
     changes = [(each.desired, each.reason) for each in zero.log[1:]]
     assert changes[0] == (0, "no request for 900 s, so no replica")
     assert changes[1][0] == 1
-    assert changes[1][1].endswith("waiting, and there is no replica")
+    assert changes[1][1].endswith(", and there is no replica")
     gone, back = zero.log[1].time_s, zero.log[2].time_s
     assert 598 + 900 <= gone <= 598 + 900 + 60
     assert 4 * 3600 <= back <= 4 * 3600 + 15

@@ -142,7 +142,7 @@ def simulate_serving(
     A replica serves --slots requests at once and others in order; a request goes to the replica that serves it first,
     and takes 0.03 s, 0.3 ms for each token of its prompt and 20 ms for each of its answer (--service). Policies decide
     every 15 s, through the arithmetic of Kubernetes' HorizontalPodAutoscaler. A new replica serves after --cold-start;
-    one that is taken away serves what it has, then goes. All policies begin with the same replicas, ready: the most
+    a removed one finishes its requests. All policies begin with the same replicas, ready: the most
     that the clairvoyant plan has in its first ten minutes. That plan knows all requests, starts replicas in no time,
     and lets 1 % of the requests wait too long. Replica-hours count replicas that are requested or drain, until the last
     request. With --idle-seconds a request that finds no replica wakes one and waits for it, as behind a queue; in a

@@ -4,7 +4,7 @@ Its source is part of the program that starts vLLM, so it imports the standard l
 """
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 __all__ = ["MOST", "MOST_LAYERS", "Number", "Widths", "batch_bytes", "stored_bytes", "widths"]
 
@@ -13,7 +13,7 @@ MOST: Final = 1 << 24
 MOST_LAYERS: Final = 4096
 """Nor has a model more layers, or experts in one."""
 
-Number = Callable[[tuple[str, ...], int | None, int], int]
+Number: TypeAlias = Callable[[tuple[str, ...], int | None, int], int]
 """Returns the first field of `config.json` that is there, the default where none is, and at most so much; the caller's
 refuses what is no number. A missing field and null are the same."""
 

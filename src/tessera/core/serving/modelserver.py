@@ -251,7 +251,7 @@ class ModelServerSpec(_Record, frozen=True, kw_only=True):
     """How long a replica may take to load the model before it is restarted."""
     probes: Probes = Probes()
     termination_grace_period_seconds: Annotated[int, msgspec.Meta(ge=30, le=86_400)] = 120
-    """How long a replica that ends may take to answer the requests it has."""
+    """How long a terminating replica may take to finish its requests."""
     run_as_user: Annotated[int, msgspec.Meta(ge=0, le=2_147_483_647)] = 1000
     """User of the container; 0, root, is refused under the Pod Security Standard `restricted`."""
     node_selector: _Labels = {}

@@ -8,11 +8,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from tessera.core.serving.render import StartedReplicas
-
 __all__ = [
     "DeploymentProgress",
     "ServerProgress",
+    "StartedReplicas",
     "StatusFinding",
     "desired_replicas",
     "missing_rights",
@@ -47,6 +46,17 @@ class DeploymentProgress(msgspec.Struct, frozen=True, kw_only=True):
         """Whether pods of an earlier template are there, or the controller has not observed this generation."""
         observed = self.observed_generation
         return (observed is not None and observed < self.generation) or self.updated < self.replicas
+
+
+class StartedReplicas(msgspec.Struct, frozen=True):
+    """How far the replicas of a Deployment are."""
+
+    desired: int
+    ready: int
+
+    def limit(self, replicas: int) -> int:
+        """Return how many of some replicas to request, if they start one by one: one more than are ready."""
+        return min(replicas, max(self.desired, self.ready + 1))
 
 
 class ServerProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +132,7 @@ def _is_ready(observed: ServerProgress) -> StatusFinding:
         return StatusFinding("Ready", "True", "ScaledToZero", idle)
     if not desired:
         cause = "its Deployment was scaled to zero by hand, and its autoscaler does not change that"
-        hint = "`kubectl scale deployment --replicas=1` of its name starts one"
+        hint = "`kubectl scale deployment NAME --replicas=1` starts one"
         return StatusFinding("Ready", "False", "ScaledToZeroByHand", f"{cause}: {hint}")
     if deployment.ready < desired:
         hint = "`tessera explain pod` shows why one is pending"

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -55,6 +56,8 @@ from tessera.server.metrics.samples import PodSamples
 from tessera.server.metrics.scalingevents import ScalingEvents, ServerName
 
 __all__ = ["ModelServerAutoscaler"]
+
+_NOT_FOLLOWED: Final = "model_servers_not_followed"
 
 
 class _TrackedServer(msgspec.Struct):
@@ -106,7 +109,8 @@ class ModelServerAutoscaler:
             kind: Store(kube, kind, selection, on_error=self._log_error) for kind, selection in selections
         }
         self._states: dict[ServerName, _TrackedServer] = {}
-        self._complaint = ""
+        self._complaints: dict[str, str] = {}
+        """The last error of each kind, by its event in the log."""
         self.measured: Mapping[ServerName, MeasuredServer] = {}
         """The measurements of the last pass, by namespace and name."""
         self.measured_s: float | None = None
@@ -121,7 +125,10 @@ class ModelServerAutoscaler:
     @property
     def waiting_for(self) -> str:
         """What must be read before requests can be answered; empty when ready."""
-        return "" if self.passed.is_set() else f"reading model servers{self._complaint and f' ({self._complaint})'}"
+        if self.passed.is_set():
+            return ""
+        complaint = self._complaints.get(_NOT_FOLLOWED)
+        return f"reading model servers ({complaint})" if complaint else "reading model servers"
 
     async def run(self) -> None:
         """Reconcile every 15 s, until canceled."""
@@ -137,11 +144,11 @@ class ModelServerAutoscaler:
                 self._measures.observe(METRICS_RECONCILE_TIME, time.monotonic() - begun_s)
                 await asyncio.sleep(max(PASS_S - (time.monotonic() - begun_s), 1.0))
 
-    def _log_error(self, error: BaseException) -> None:
+    def _log_error(self, error: BaseException, event: str = _NOT_FOLLOWED) -> None:
         reason = str(error) or type(error).__name__
-        if reason != self._complaint:
-            self._complaint = reason
-            self._log.warning("model_servers_not_followed", reason=reason, exc_info=defect(error))
+        if reason != self._complaints.get(event):
+            self._complaints[event] = reason
+            self._log.warning(event, reason=reason, exc_info=defect(error))
 
     async def reconcile(self) -> None:
         """Measure each server once, and decide."""
@@ -296,8 +303,8 @@ class ModelServerAutoscaler:
         try:
             count = await room.count(deployment, places.total)
         except TesseraError as error:
-            self._log_error(error)
-            facts = msgspec.structs.replace(facts, room=0, room_unknown=True)
+            self._log_error(error, "replica_room_unknown")
+            facts = msgspec.structs.replace(facts, room=0, room_problem=f"{error.subject}: {error.cause}")
         else:
             state.counted_s = measured.at_s
             facts = with_room(facts, places, count)

@@ -53,8 +53,8 @@ class ReplicaRoom:
         cluster = await self._read()
         if self._now_s() >= self._until_s:
             raise Unavailable(
-                "room for more replicas",
-                found=f"not counted for every server that grows within {_COUNT_S:.0f} s",
+                "model servers that grow",
+                found=f"room was not counted for all within {_COUNT_S:.0f} s",
                 hint="wait: they are counted in turn, and grow by one replica until then",
             )
         promised = tuple(self._promised)

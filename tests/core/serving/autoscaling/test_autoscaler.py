@@ -462,7 +462,7 @@ def test_to_zero_and_back() -> None:
     assert proposed[last + 15].reason == "no request for 1200 s, so no replica"
     assert proposed[10_800.0].reason == "idle: no request and no wake-up"
     back = proposed[10_815.0]
-    assert (back.replicas, back.reason) == (1, "8 waiting, and there is no replica")
+    assert (back.replicas, back.reason) == (1, "8 requests wait, and there is no replica")
 
 
 def idle(at_s: float, **more: Any) -> Load:

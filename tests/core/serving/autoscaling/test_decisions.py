@@ -106,10 +106,10 @@ def test_at_most_one_replica_beyond_the_room_is_requested(room: int | None, want
 
 
 def test_where_the_cluster_cannot_be_read_one_more_is_requested() -> None:
-    found = burst(changed_facts(FACTS, room=0, room_unknown=True))
+    found = burst(changed_facts(FACTS, room=0, room_problem="nodes: no right"))
     assert found.replicas == 3
     assert found.reason.endswith(
-        "; limited to 3: room on the GPUs is unknown (cluster not read in time), and one more is requested"
+        "; limited to 3: room on the GPUs is unknown (nodes: no right), and one more is requested"
     )
 
 
@@ -149,7 +149,7 @@ WITHOUT = changed_facts(IDLE, replicas=0, ready=0)
             NOT_READY,
         ),
         (changed_facts(WITHOUT, woken_s=0.0), 1, "woken"),
-        (changed_facts(WITHOUT, pending_requests=0.4), 1, "1 waiting, and there is no replica"),
+        (changed_facts(WITHOUT, pending_requests=0.4), 1, "1 request waits, and there is no replica"),
         (changed_facts(WITHOUT, replicas=1), 1, NOT_READY),
     ],
 )

@@ -9,7 +9,7 @@ import yaml
 from builders.rendered import VLLM, pod_template, rendered
 from tessera.core.serving.annotations import SERVER_LABEL
 from tessera.core.serving.autoscaling.hpa import Behavior, HpaHistory, ReplicaBounds, advance
-from tessera.core.serving.render import StartedReplicas
+from tessera.core.serving.serverstatus import StartedReplicas
 from tessera.errors import InvalidInput
 
 NEED = {"memoryGiB": 20}
@@ -227,9 +227,13 @@ def test_keda_asks_the_prometheus_of_the_installation() -> None:
     (trigger,) = found["triggers"]
     assert trigger["metadata"]["serverAddress"] == "http://prometheus:9090"
     assert trigger["metadata"]["threshold"] == "0.5"
+    assert trigger["metricType"] == "Value", (
+        "an average would be of the replicas: as many as wait / threshold, for ever"
+    )
     assert 'serving_tessera_dev_server="ranker",namespace="serving"' in trigger["metadata"]["query"]
     assert (found["minReplicaCount"], found["maxReplicaCount"]) == (1, 3)
     assert trigger["metadata"]["ignoreNullValues"] == "false", "no answer is not no wait"
+    assert found["fallback"] == {"failureThreshold": 3, "replicas": 1, "behavior": "currentReplicasIfHigher"}
     with pytest.raises(InvalidInput, match="--prometheus") as caught:
         rendered(KEDA)
     with pytest.raises(InvalidInput, match="KEDA's query would count servers of this name in all namespaces"):

@@ -188,7 +188,7 @@ def _count_by_demand(demand: SlotDemand, server: ScaledServer, capacity: Capacit
         source = "assumed from an earlier template" if capacity.carried else "measured while requests waited"
         source = f", {source} ({server.slots} by the spec)"
     replicas = math.ceil(demand.slots / slots)
-    return _Step(replicas, f"{expected}: {replicas_text(replicas)} with {slots} slots{source}")
+    return _Step(replicas, f"{expected}: {replicas_text(replicas)} with {_slots_text(slots)}{source}")
 
 
 def _count_in_flight(loads: Sequence[Load], *, slots: int, cold_start_s: float) -> list[_Step]:
@@ -230,6 +230,14 @@ def serves(state: AutoscalerState, load: Load) -> bool:
 
 def _are_text(replicas: int) -> str:
     return "1 is" if replicas == 1 else f"{replicas} are"
+
+
+def _slots_text(slots: int) -> str:
+    return "1 slot each" if slots == 1 else f"{slots} slots"
+
+
+def _wait_text(count: int) -> str:
+    return f"{_requests_text(count)} wait{'s' if count == 1 else ''}"
 
 
 def _requests_text(count: int) -> str:
@@ -279,7 +287,7 @@ def _without_replicas(
         return awaited, ReplicaProposal(min(load.replicas, server.max_replicas), waits)
     anew = _begin_anew(state, load)
     if load.in_flight:
-        return anew, ReplicaProposal(1, f"{load.in_flight} waiting, and there is no replica")
+        return anew, ReplicaProposal(1, f"{_wait_text(load.in_flight)}, and there is no replica")
     if _is_awake(load, server):
         return anew, ReplicaProposal(1, "woken")
     return anew, ReplicaProposal(0, "idle: no request and no wake-up")

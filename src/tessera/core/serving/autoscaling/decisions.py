@@ -162,8 +162,8 @@ def _limit_to_room(facts: ServerFacts, server: ScaledServer) -> ScaledServer:
         return server
     if facts.unschedulable:
         text = "1 pod is unschedulable" if facts.unschedulable == 1 else f"{facts.unschedulable} pods are unschedulable"
-    elif facts.room_unknown:
-        text = "room on the GPUs is unknown (cluster not read in time), and one more is requested"
+    elif facts.room_problem:
+        text = f"room on the GPUs is unknown ({facts.room_problem}), and one more is requested"
     else:
         room = f"room for {facts.room} more" if facts.room else "no room for more"
         text = f"the GPUs have {room}, and another one is requested so that MIG instances or a node are added"

@@ -12,8 +12,8 @@ ready: starts that take longer overlap."""
 _REMOVED_S: Final = 60
 """Seconds between two removed replicas, or parts of them."""
 _REMOVED_PERCENT: Final = 20
-"""How many of the replicas `tessera_replicas` removes at once, rounded up: up to five go one by one. With one at a time
-whatever their number, ten and more outlast their use (docs/decisions/0039-constants-of-the-autoscaler.md)."""
+"""How many of the replicas `tessera_replicas` removes at once, rounded up: up to five go one by one. Removing
+one at a time would keep a surplus of ten for ten minutes (docs/decisions/0039-constants-of-the-autoscaler.md)."""
 _WINDOW_S: Final = 600
 """Queue time does not show idle replicas, so scale down slowly. `tessera_replicas` already includes a delay."""
 

@@ -87,8 +87,8 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that wait in front of it, by an external source; they wake it. None if the source cannot be read."""
     room: int | None = None
     """How many more replicas fit; None if that was not counted."""
-    room_unknown: bool = False
-    """Whether that was to be counted and could not be: the cluster was not read, or others took the time."""
+    room_problem: str = ""
+    """Why that was to be counted and could not be; empty if it could, or was not to be."""
 
     @property
     def replicas(self) -> int:

@@ -17,8 +17,8 @@ __all__ = ["LONGEST_S", "Window", "between"]
 LONGEST_S: Final = 120.0
 """Samples farther apart say nothing about the present wait: eight failed passes."""
 _BATCHES: Final = 2
-"""Where an engine does not report its requests in service, it may collect a batch while it serves another: so many
-times as many requests as are in service on average wait then at most, though it could serve them at once."""
+"""Where an engine does not report its requests in service, it may collect a batch while it serves another: up to this
+many times the average number in service may wait although the engine could serve them at once."""
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):

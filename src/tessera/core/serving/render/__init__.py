@@ -8,6 +8,6 @@ connections.
 """
 
 from tessera.core.serving.render.job import job
-from tessera.core.serving.render.objects import StartedReplicas, render
+from tessera.core.serving.render.objects import render
 
-__all__ = ["StartedReplicas", "job", "render"]
+__all__ = ["job", "render"]

@@ -5,13 +5,13 @@ Its source is part of the program that starts vLLM, so it imports nothing of Tes
 
 import random
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 __all__ = ["RenewedConnections"]
 
-_Message = MutableMapping[str, Any]
-_Send = Callable[[_Message], Awaitable[None]]
-_App = Callable[[Any, Any, _Send], Awaitable[None]]
+_Message: TypeAlias = MutableMapping[str, Any]
+_Send: TypeAlias = Callable[[_Message], Awaitable[None]]
+_App: TypeAlias = Callable[[Any, Any, _Send], Awaitable[None]]
 
 
 class RenewedConnections:

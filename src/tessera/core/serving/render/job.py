@@ -36,7 +36,7 @@ def job(server: ModelServer, command: tuple[str, ...], *, parallelism: int, comp
         raise InvalidInput(
             f"--parallelism {parallelism}",
             found=f"Kubernetes takes at most {_MOST_OF_MANY} for more than {_MANY_PARTS} completions",
-            hint="give less of one of the two",
+            hint=f"lower it, or --completions to at most {_MANY_PARTS}",
         )
     runs = EngineProgram(command=command, args=(), ports=(), live="", ready="")
     template = pod_template(server, runs, serving=False)

@@ -14,22 +14,12 @@ from tessera.core.serving.metrics.promql import queue_time_query
 from tessera.core.serving.modelserver import ModelServer
 from tessera.core.serving.render.engines import METRICS_PORT, EngineProgram, program
 from tessera.core.serving.render.pods import labels, pod_template
+from tessera.core.serving.serverstatus import StartedReplicas
 from tessera.core.workload.need import Isolation
 from tessera.core.workload.tesseranames import API_VERSION
 from tessera.errors import InvalidInput
 
-__all__ = ["StartedReplicas", "render", "server_object"]
-
-
-class StartedReplicas(msgspec.Struct, frozen=True):
-    """How far the replicas of a Deployment are."""
-
-    desired: int
-    ready: int
-
-    def limit(self, replicas: int) -> int:
-        """Return how many of some replicas to request, if they start one by one: one more than are ready."""
-        return min(replicas, max(self.desired, self.ready + 1))
+__all__ = ["render", "server_object"]
 
 
 def render(

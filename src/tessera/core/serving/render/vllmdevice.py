@@ -25,9 +25,11 @@ def usable_memory(memory: tuple[int, int], environment: Mapping[str, str]) -> tu
     free, total = memory
     allocated = min(int(first_of(environment, "TESSERA_GPU_MEMORY_MIB") or 0) << 20 or total, total)
     usable = min(0.92 * allocated, free - (256 << 20))
-    if usable <= 0:
-        raise SystemExit(f"{free >> 20} MiB of the GPU are free: too little for vLLM")
-    return allocated, int(usable), f"--gpu-memory-utilization={int(10000 * usable / total) / 10000}"
+    fraction = int(10000 * usable / total) / 10000
+    if fraction <= 0:
+        fix = "`tessera top` shows who uses it, `tessera size` how much to request"
+        raise SystemExit(f"GPU: {free >> 20} of {total >> 20} MiB are free, too little for vLLM: {fix}")
+    return allocated, int(usable), f"--gpu-memory-utilization={fraction}"
 
 
 def first_of(environment: Mapping[str, str], name: str) -> str:

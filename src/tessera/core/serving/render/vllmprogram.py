@@ -21,13 +21,18 @@ class _Running(ast.NodeTransformer):
         return None if isinstance(node.value, ast.Constant) else node
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
-        return None if (node.module or "").startswith("tessera.") else node
+        module = node.module or ""
+        if module == "typing":
+            node.names = [each for each in node.names if each.name == "NamedTuple"]
+        return None if module.startswith(("tessera.", "collections.abc")) or not node.names else node
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
         return None if ast.unparse(node.targets[0]) == "__all__" else node
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
         """Keep the fields of a tuple, which are annotations alone."""
+        if ast.unparse(node.annotation) == "TypeAlias":
+            return None
         return node if node.value is None else ast.Assign([node.target], node.value, lineno=node.lineno)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:

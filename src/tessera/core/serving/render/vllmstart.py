@@ -54,8 +54,8 @@ def memory_options(
     overhead = batch_bytes(*batch, found.hidden, found.intermediate, found.vocabulary, 2)
     cache = usable - weights - overhead
     if cache <= 0:
-        needs = f"the model has {weights >> 20} MiB and needs {overhead >> 20} MiB more"
-        raise SystemExit(f"{needs}, the share {allocated >> 20} MiB: too little for a KV cache")
+        needs = f"the model has {weights >> 20} MiB and needs {overhead >> 20} MiB more, too little for a KV cache"
+        raise SystemExit(f"share of {allocated >> 20} MiB: {needs}: request what `tessera size` says")
     return [utilization, f"--kv-cache-memory-bytes={cache}"]
 
 
