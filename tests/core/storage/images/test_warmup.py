@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tessera.core.storage.images.warmup import (
@@ -170,6 +170,7 @@ def test_whatever_the_clocks_showed_nothing_waits_longer_than_two_pauses(
 
 @settings(max_examples=60)
 @given(st.one_of(st.floats(-1e5, 1e5), st.sampled_from([0.0, 599.0, 601.0, -601.0])), st.floats(1, 30))
+@example(45.0, 16.0)
 def test_however_far_the_clocks_are_apart_a_pull_that_fails_has_pauses(ahead_s: float, step_s: float) -> None:
     """Two hours; the controller remembers its turns, as it does. By clocks that agree these are at most 18 pulls."""
     node, turns, starts, now_s = NodeImages(name="n1"), dict[Turn, float](), list[float](), 1e9
@@ -183,8 +184,8 @@ def test_however_far_the_clocks_are_apart_a_pull_that_fails_has_pauses(ahead_s: 
         )
         now_s += step_s
     pauses = [later - earlier for earlier, later in pairwise(starts)]
-    for number, pause_s in enumerate(pauses, 1):
-        assert fetch_backoff_s(number) <= pause_s <= 3 * fetch_backoff_s(number) + step_s
+    for number, pause_s in enumerate(pauses, 1):  # it is seen a step after it failed, and again only with a step
+        assert fetch_backoff_s(number) <= pause_s <= 3 * fetch_backoff_s(number) + 2 * step_s
     assert 8 <= len(starts) <= 18
 
 
