@@ -120,7 +120,12 @@ def test_tests_that_pages_name_exist() -> None:
 
 
 def test_pages_that_the_source_names_are_there() -> None:
-    sources = [*ROOT.glob("src/**/*.py"), *ROOT.glob("bench/*.py"), *ROOT.glob("scripts/*"), ROOT / "pyproject.toml"]
+    sources = [
+        *ROOT.glob("src/**/*.py"),
+        *ROOT.glob("bench/*.py"),
+        *(path for path in ROOT.glob("scripts/*") if path.is_file()),
+        ROOT / "pyproject.toml",
+    ]
     named = {
         page
         for path in sources
