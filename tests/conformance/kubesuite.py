@@ -1,6 +1,7 @@
 """What every implementation of the Kubernetes client's Protocol does; each is run through it by a subclass."""
 
 import asyncio
+import time
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from tessera.api.kubernetes.reviews import Attributes, ReviewedUser, access_review, refusal, reviewed_user, token_review
+from tessera.api.kubernetes.times import read_time
 from tessera.clients.kube import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -15,6 +17,7 @@ from tessera.clients.kube import (
     LEASES,
     NODES,
     PODS,
+    SELF_SUBJECT_REVIEWS,
     SUBJECT_ACCESS_REVIEWS,
     TOKEN_REVIEWS,
     Election,
@@ -287,6 +290,10 @@ class KubeSuite:
             for requested in (*questions, Attributes(path="/no-such-path")):
                 answer = await kube.create(SUBJECT_ACCESS_REVIEWS, access_review(user, requested))
                 assert (refusal(answer) is None) is want
+
+    async def test_a_review_of_oneself_has_the_time_of_the_server(self, kube: Kube) -> None:
+        review = await kube.create(SELF_SUBJECT_REVIEWS, {"metadata": {}})
+        assert read_time(review["metadata"]["creationTimestamp"]) == pytest.approx(time.time(), abs=60)
 
     # Binding
 

@@ -66,6 +66,8 @@ DEFEATING: dict[str, tuple[str, str]] = {
     "--help": ("vllm", "prints the engine's options"),
     "-h": ("vllm", "prints the engine's options"),
     "--disable-log-stats": ("vllm", "the autoscaler needs these metrics"),
+    "--shutdown-timeout": ("vllm", "it follows from spec.terminationGracePeriodSeconds: set that"),
+    "--exit-timeout-secs": ("triton", "it follows from spec.terminationGracePeriodSeconds: set that"),
     "--uds": ("vllm", "the Service and the probes reach the pod"),
     "--grpc": ("vllm", "the Service and the probes reach the pod"),
     "--host": ("vllm", "the Service and the probes reach the pod"),

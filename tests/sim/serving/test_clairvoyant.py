@@ -19,3 +19,10 @@ def test_a_plan_has_the_fewest_replicas_of_each_step() -> None:
 def test_a_plan_has_no_more_replicas_than_there_may_be_however_long_requests_take() -> None:
     plan = clairvoyant(np.array([0.0, 1.0]), np.array([1e300, 1.0]), MODEL, 16)
     assert max(plan.replicas) <= 16
+
+
+def test_a_plan_leaves_to_later_steps_what_may_wait_for_them() -> None:
+    """320 requests of 10 s in the first minute, none for ten minutes: a replica of 8 slots has served them in seven."""
+    times = np.array([0.0] * 320 + [660.0])
+    plan = clairvoyant(times, np.full(len(times), 10.0), ReplicaModel(slo_s=3600.0), 16)
+    assert set(plan.replicas) == {1}

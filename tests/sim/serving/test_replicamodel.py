@@ -74,3 +74,12 @@ def test_every_request_is_served_once_and_no_slot_twice(
         assert replicas.put(now_s, length) == pytest.approx(start_s - now_s)
     replicas.advance_to(1e9)
     assert (replicas.completed, replicas.in_flight(), replicas.lost) == (len(requests), 0, 0)
+
+
+def test_what_ends_after_the_grace_period_is_lost_however_late_that_is_looked_at() -> None:
+    replicas = Replicas(ReplicaModel(slots=1, grace_s=6.0), 1)
+    for length in (4.0, 4.0):
+        replicas.put(0.0, length)
+    replicas.scale(1.0, 0, start_s=0.0)
+    replicas.advance_to(15.0)
+    assert (replicas.completed, len(replicas.draining), replicas.lost) == (1, 0, 1)

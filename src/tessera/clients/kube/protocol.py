@@ -39,6 +39,7 @@ __all__ = [
     "RESOURCE_QUOTAS",
     "SCALED_OBJECTS",
     "SECRETS",
+    "SELF_SUBJECT_REVIEWS",
     "SERVICES",
     "SUBJECT_ACCESS_REVIEWS",
     "TOKEN_REVIEWS",
@@ -123,7 +124,11 @@ TOKEN_REVIEWS = Kind(group="authentication.k8s.io", name="TokenReview", plural="
 SUBJECT_ACCESS_REVIEWS = Kind(
     group="authorization.k8s.io", name="SubjectAccessReview", plural="subjectaccessreviews", namespaced=False
 )
-"""Reviews: creating one returns the answer in its status, and nothing is stored."""
+SELF_SUBJECT_REVIEWS = Kind(
+    group="authentication.k8s.io", name="SelfSubjectReview", plural="selfsubjectreviews", namespaced=False
+)
+"""Reviews: creating one returns the answer in its status, and nothing is stored. Who is authenticated may create a
+SelfSubjectReview; its creationTimestamp is the API server's time."""
 GPU_NODES = Kind(group="tessera.dev", version="v1alpha1", name="GPUNode", plural="gpunodes", namespaced=False)
 IMAGE_WARMUPS = Kind(
     group="tessera.dev", version="v1alpha1", name="ImageWarmup", plural="imagewarmups", namespaced=False

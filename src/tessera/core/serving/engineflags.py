@@ -179,6 +179,7 @@ _ONE_PROCESS: Final = "a replica is one vLLM on spec.gpu.count GPUs: remove it, 
 _PLAIN: Final = "the probes and the Service speak plain HTTP: remove it, and end TLS in a gateway or mesh"
 _LISTENS: Final = "the Service and the probes reach the pod by its address: remove it"
 _PRINTS: Final = "it prints the engine's options and ends: remove it"
+_ENDS: Final = "it follows from spec.terminationGracePeriodSeconds: set that, and remove this"
 _SCRAPED: Final = "the autoscaler needs these metrics: remove it"
 _OWNED: Final[Mapping[Engine, Mapping[str, _Owned]]] = {
     "vllm": {
@@ -187,6 +188,7 @@ _OWNED: Final[Mapping[Engine, Mapping[str, _Owned]]] = {
         "tensor-parallel-size": _Owned("set the number of GPUs in spec.gpu.count"),
         "disable-log-stats": _Owned(_SCRAPED),
         "headless": _Owned(_ONE_PROCESS),
+        "shutdown-timeout": _Owned(_ENDS),
         "api-server-count": _Owned("with none, as with --headless, vLLM serves nothing: give 1 or more", "[1-9][0-9]*"),
         "max-num-seqs": _Owned(
             "give a whole number from 1 to 100000: the autoscaler reads it", "[1-9][0-9]{0,4}|100000"
@@ -217,6 +219,7 @@ _OWNED: Final[Mapping[Engine, Mapping[str, _Owned]]] = {
         "grpc-use-ssl-mutual": _Owned(_PLAIN, _FALSE),
         **dict.fromkeys(_options_like("triton", "grpc-root-cert", "grpc-server-"), _Owned(_PLAIN)),
         "model-repository": _Owned("set the repository in spec.model"),
+        "exit-timeout-secs": _Owned(_ENDS),
         "model-store": _Owned("set the repository in spec.model"),
         "http-port": _Owned("remove it: the Service and the probes use 8000"),
         "grpc-port": _Owned("remove it: the Service uses 8001"),

@@ -71,17 +71,21 @@ def _plan(arrival_s: Floats, service_s: Floats, model: ReplicaModel, most: int, 
     times, services = arrival_s.tolist(), service_s.tolist()
     replicas, chosen, hours, missed = Replicas(model, 0), [], 0.0, 0
     for start_s, begin, end in zip(edges.tolist(), cuts, cuts[1:], strict=False):
-        count = max(1, min(math.floor(sum(services[begin:end]) / step_s / model.slots / 2), most))
+        half = math.floor(sum(services[begin:end]) / step_s / model.slots / 2)
+        # Where requests may wait for a later step, fewer replicas than for half of the step's load may be enough.
+        count = 1 if model.slo_s > step_s else max(1, min(half, most))
         while True:
             tried = replicas.copy()
             tried.advance_to(start_s)
             tried.scale(start_s, count, start_s=0.0)
-            waits = [tried.put(times[at], services[at]) for at in range(begin, end)]
-            missing = sum(wait_s is not None and wait_s > model.slo_s for wait_s in waits)
-            if missing <= late * (end - begin) or count >= most:
-                break
+            for at in range(begin, end):
+                tried.put(times[at], services[at])
+                if tried.late > late * (end - begin) and count < most:
+                    break
+            else:
+                break  # so many are enough
             count += 1
-        replicas, missed = tried, missed + missing
+        replicas, missed = tried, missed + tried.late
         chosen.append(count)
         hours += count * min(step_s, span_s - start_s) / 3600
     within = 1 - missed / len(times)

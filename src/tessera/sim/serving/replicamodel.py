@@ -61,8 +61,8 @@ class Replica:
         self.ready_s = ready_s
         self.free = [ready_s] * slots
         """When each slot has served what it was given; a heap."""
-        self.ends: list[tuple[float, float, float]] = []
-        """End, wait and service of each request here, all in seconds; a heap."""
+        self.ends: list[tuple[float, float, float, bool]] = []
+        """End, wait and service of each request here, in seconds, and whether it is late; a heap."""
         self.starts: deque[float] = deque()
         """When the waiting requests start."""
         self.completed = 0
@@ -76,11 +76,11 @@ class Replica:
         twin.free, twin.ends, twin.starts = [*self.free], [*self.ends], deque(self.starts)
         return twin
 
-    def put(self, now_s: float, service_s: float) -> float:
-        """Serve a request after those that are here; return how long it waits."""
+    def put(self, now_s: float, service_s: float, longest_s: float) -> float:
+        """Serve a request after those that are here; return how long it waits, late from `longest_s` on."""
         start_s = max(self.free[0], now_s)
         heapreplace(self.free, start_s + service_s)
-        heappush(self.ends, (start_s + service_s, start_s - now_s, service_s))
+        heappush(self.ends, (start_s + service_s, start_s - now_s, service_s, start_s - now_s > longest_s))
         if start_s > now_s:
             self.starts.append(start_s)
         return start_s - now_s
@@ -107,21 +107,22 @@ class Replicas:
         self.live = [Replica(0.0, model.slots) for _ in range(count)]
         """Those that serve or will, in the order in which they came."""
         self.draining: list[tuple[Replica, float]] = []
-        """Those that were taken away, each with the end of its grace period."""
+        """Those that were taken away, and when each ends: without requests, or when its grace period is over."""
         self.unassigned: deque[float] = deque()
         """When requests came while no replica was ready, and their service times, in turns."""
         self.completed = 0
         """Requests that have ended."""
         self.served_s = 0.0
         """Sum of their services, without their waits."""
+        self.late = 0
+        """Requests that had to wait longer than the objective, or were cut off."""
         self.lost = 0
         """Requests that were cut off."""
 
     def copy(self) -> "Replicas":
-        """Return an equal state that shares nothing with this."""
+        """Return the live replicas and their requests, sharing nothing with this; counters begin at 0."""
         twin = Replicas(self.model, 0)
         twin.live = [each.copy() for each in self.live]
-        twin.draining = [(each.copy(), end_s) for each, end_s in self.draining]
         twin.unassigned = deque(self.unassigned)
         return twin
 
@@ -129,8 +130,15 @@ class Replicas:
         """Return how many replicas take requests."""
         return sum(each.ready_s <= now_s for each in self.live)
 
-    def put(self, now_s: float, service_s: float) -> float | None:
-        """Take a request; return how long it waits for a slot, None where no replica is ready yet to take it."""
+    def put(self, now_s: float, service_s: float, waited_s: float = 0.0) -> float | None:
+        """Take a request; return how long it waits for a slot, None where no replica is ready yet to take it.
+
+        Args:
+            now_s: when.
+            service_s: how long it takes in its slot.
+            waited_s: how long it waited before, while no replica was ready.
+
+        """
         best, fewest = None, (0.0, 0)
         for each in self.live:
             if each.ready_s > now_s:
@@ -144,30 +152,31 @@ class Replicas:
         if best is None:
             self.unassigned.extend((now_s, service_s))
             return None
-        return best.put(now_s, service_s)
+        longest_s = self.model.slo_s - waited_s
+        wait_s = best.put(now_s, service_s, longest_s)
+        self.late += wait_s > longest_s
+        return wait_s
 
     def release(self, now_s: float) -> list[float]:
         """Give unassigned requests to replicas, now that one is ready; return how long they wait in all."""
         waits = []
         while self.unassigned and self.ready(now_s):
             came_s, service_s = self.unassigned.popleft(), self.unassigned.popleft()
-            wait_s = self.put(now_s, service_s)
+            wait_s = self.put(now_s, service_s, now_s - came_s)
             assert wait_s is not None
             waits.append(now_s - came_s + wait_s)
         return waits
 
     def advance_to(self, now_s: float) -> None:
-        """Count what has ended by now, and let go of drained replicas and of those whose grace period is over."""
-        for each in (*self.live, *(each for each, _ in self.draining)):
-            while each.ends and each.ends[0][0] <= now_s:
+        """Count what has ended by now, and what was cut off at the end of a grace period."""
+        for each, until_s in (*((each, now_s) for each in self.live), *self.draining):
+            while each.ends and each.ends[0][0] <= min(now_s, until_s):
                 self._ended(each, heappop(each.ends))
-        kept = []
-        for each, end_s in self.draining:
-            if end_s <= now_s:
+        for each, until_s in self.draining:
+            if until_s <= now_s:
                 self.lost += len(each.ends)
-            elif each.ends:
-                kept.append((each, end_s))
-        self.draining = kept
+                self.late += sum(not late for *_, late in each.ends)
+        self.draining = [(each, until_s) for each, until_s in self.draining if until_s > now_s]
 
     def in_flight(self) -> int:
         """Return the requests that are served or wait, as of the last `advance_to`."""
@@ -195,9 +204,10 @@ class Replicas:
         going = first[: max(0, len(self.live) - count)]
         gone = {id(each) for each in going}
         self.live = [each for each in self.live if id(each) not in gone]
-        self.draining += [(each, now_s + self.model.grace_s) for each in going if each.ends]
+        grace_s = now_s + self.model.grace_s
+        self.draining += [(each, min(max(each.ends)[0], grace_s)) for each in going if each.ends]
 
-    def _ended(self, replica: Replica, request: tuple[float, float, float]) -> None:
+    def _ended(self, replica: Replica, request: tuple[float, float, float, bool]) -> None:
         replica.completed += 1
         replica.queued_s += request[1]
         self.completed += 1

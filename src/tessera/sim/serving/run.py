@@ -1,5 +1,6 @@
 """One policy under a trace of requests: it decides every 15 seconds, replicas start and drain, requests wait."""
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -33,7 +34,7 @@ class ServingRun(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a trace."""
 
     replica_hours: float
-    """Desired replicas and those that drain, from the first to the last request."""
+    """Desired replicas and those that drain, from the first to the last request; of a drain, whole periods of 15 s."""
     within_slo: float
     """Share of the requests that waited no longer than the objective, from 0 to 1."""
     lost: int
@@ -68,7 +69,7 @@ def run(
     """
     replicas = Replicas(model, start)
     log = [ReplicaChange(0.0, start, start, "ready when the trace begins")]
-    late, charged_s, last_s, at = 0, 0.0, float(arrival_s[-1]), 0
+    charged_s, last_s, at = 0.0, float(arrival_s[-1]), 0
     times, services = arrival_s.tolist(), service_s.tolist()
     total = len(times)
     now_s = 0.0
@@ -77,12 +78,11 @@ def run(
         before = at
         # 1. Requests of the period.
         while at < total and (times[at] < end_s or end_s == last_s):
-            wait_s = replicas.put(times[at], services[at])
-            late += wait_s is not None and wait_s > model.slo_s
+            replicas.put(times[at], services[at])
             at += 1
         # 2. What ended; what was held because no replica was ready.
         replicas.advance_to(end_s)
-        late += sum(wait_s > model.slo_s for wait_s in replicas.release(end_s))
+        replicas.release(end_s)
         charged_s += (len(replicas.live) + len(replicas.draining)) * (end_s - now_s)
         report(at - before)
         now_s = end_s
@@ -92,7 +92,8 @@ def run(
         if found.replicas != desired:
             replicas.scale(now_s, found.replicas, start_s=model.cold_start_s)
             log.append(ReplicaChange(now_s, found.replicas, replicas.ready(now_s), found.reason))
-    late += len(replicas.unassigned) // 2 + replicas.lost
+    replicas.advance_to(math.inf)  # what becomes of the last requests
+    late = replicas.late + len(replicas.unassigned) // 2
     return ServingRun(replica_hours=charged_s / 3600, within_slo=1 - late / total, lost=replicas.lost, log=tuple(log))
 
 
