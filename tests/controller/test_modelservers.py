@@ -149,6 +149,25 @@ async def test_it_says_that_somebody_keeps_changing_a_fixed_number_of_replicas(c
     assert applied["message"].endswith("and Tessera sets them back: remove it, or set spec.replicas.max")
 
 
+async def test_it_says_which_fields_somebody_keeps_changing(cluster: Cluster) -> None:
+    """As a tool does that applies an own version of the Deployment again and again."""
+    await cluster.make(SCALED)
+
+    def repaired(each: Object | None) -> bool:
+        return each is not None and each["spec"]["progressDeadlineSeconds"] != 77
+
+    async with cluster.running():
+        for _ in range(5):
+            await cluster.until(DEPLOYMENTS, repaired)
+            applied = await cluster.condition("Applied", done)
+            assert applied["message"] == "all objects are as desired"
+            await cluster.kube.patch(DEPLOYMENTS, "ranker", {"spec": {"progressDeadlineSeconds": 77}}, namespace=NS)
+        applied = await cluster.condition("Applied", lambda each: "keeps changing" in each["message"])
+    assert applied == {**applied, "status": "True", "reason": "Done"}
+    want = "another client keeps changing the Deployment, and Tessera sets it back: .spec.progressDeadlineSeconds of"
+    assert want in applied["message"]
+
+
 async def test_an_object_of_somebody_else_is_left_alone_and_the_others_come(cluster: Cluster) -> None:
     foreign = {"metadata": {"name": "ranker", "namespace": NS}, "spec": {"selector": {"app": "mine"}}}
     await cluster.kube.create(SERVICES, foreign)

@@ -44,6 +44,7 @@ from tessera.clients.kube import (
     uid_of,
     version_of,
 )
+from tessera.controller.appliedobject import AppliedObject
 from tessera.controller.scaletozero import ZeroScaler
 from tessera.core.serving.annotations import IDLE
 from tessera.core.serving.modelserver import ModelServer
@@ -70,9 +71,6 @@ _OPTIONAL: Final = (POD_MONITORS, SCALED_OBJECTS)
 _KINDS: Final = {each.name: each for each in (*_WATCHED, *_OPTIONAL)}
 _MAY_GO: Final = (AUTOSCALERS, *_OPTIONAL)
 """Kinds whose object is deleted when the server no longer needs it."""
-_REPAIRS: Final = 5
-_REPAIRS_S: Final = 600.0
-"""After more repairs of a number of replicas in this time another program keeps changing it; one is of its creation."""
 _MANAGED: Final = (("app.kubernetes.io/managed-by", "tessera"),)
 
 Key = tuple[Kind, str, str]
@@ -87,22 +85,6 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """Longest pause, and the shortest between two reads of the replicas that a server needs."""
     repair_s: float = 60.0
     """Interval at which an unwatched object is compared with what was applied, and a missing CRD is tried again."""
-
-
-class _AppliedObject(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a rendered object since it was applied last."""
-
-    body: Object | None = None
-    """The configuration that was applied; with the version that resulted an unchanged object is not applied again."""
-    version: str = ""
-    generation: int = 0
-    """As it was written or observed last: its store may be behind."""
-    checked_s: float = -math.inf
-    """When an unwatched object last was as desired, on the loop's clock."""
-    rescaled: tuple[tuple[str, float], ...] = ()
-    """Versions with another number of replicas than the fixed one, and when they were repaired, on the loop's clock."""
-    absent: str = ""
-    """UID of the server that neither needs nor has it: only this process would create one. Empty for none."""
 
 
 class _AppliedObjects(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,7 +133,7 @@ class ModelServers:
             for namespace in sorted(self._namespaces)
         }
         self._zero_scaler = ZeroScaler(kube, now, self._pace.most_s)
-        self._applied: dict[Key, _AppliedObject] = {}
+        self._applied: dict[Key, AppliedObject] = {}
         self._lacking: dict[Kind, tuple[float, Unsupported]] = {}
         """Kinds whose CRD is missing, and when that was last observed."""
         self._read: set[str] = set()
@@ -299,7 +281,7 @@ class ModelServers:
         deployment = self._own_deployment(server)
         if not deployment:
             return None
-        written = self._applied.get((DEPLOYMENTS, server.namespace, server.name), _AppliedObject())
+        written = self._applied.get((DEPLOYMENTS, server.namespace, server.name), AppliedObject())
         progress = read_progress(deployment)
         return msgspec.structs.replace(progress, generation=max(progress.generation, written.generation))
 
@@ -311,7 +293,8 @@ class ModelServers:
             desired.add(kind)
             try:
                 await self._apply(kind, server, body)
-                notes += self._rival_notes(kind, server)
+                known = self._applied[kind, server.namespace, server.name]
+                notes += known.rival_notes(kind.name, asyncio.get_running_loop().time())
             except Unsupported as error:
                 if kind != POD_MONITORS:
                     problems.append(str(error))
@@ -364,7 +347,7 @@ class ModelServers:
             body = {**body, "spec": {field: each for field, each in body["spec"].items() if field != "replicas"}}
         key = (kind, server.namespace, server.name)
         now_s = asyncio.get_running_loop().time()
-        former = self._applied.get(key, _AppliedObject())
+        former = self._applied.get(key, AppliedObject())
         if kind in _OPTIONAL and former.body == body and now_s - former.checked_s < self._pace.repair_s:
             return
         # 1. Compare with the object that there is.
@@ -381,8 +364,7 @@ class ModelServers:
             if live is None:  # not by force: an object created just now belongs to another program
                 live = await self._kube.apply(kind, body, manager=_MANAGER)
             else:
-                same = {**body, "metadata": {**body["metadata"], "uid": uid_of(live)}}
-                live = await self._kube.apply(kind, same, manager=_MANAGER, force=True)
+                live, former = await self._update(kind, body, uid_of(live), former)
             former = msgspec.structs.replace(former, body=body, version=version_of(live))
             if version_of(live) != before:  # only its status may have changed
                 self._log.info("model_server_applied", kind=kind.name, name=server.name, namespace=server.namespace)
@@ -391,26 +373,25 @@ class ModelServers:
         if replicas is not None and live["spec"].get("replicas") != replicas:
             patch = {"metadata": {"uid": uid_of(live)}, "spec": {"replicas": replicas}}
             # By version: a store may show what was repaired once more.
-            recent = {each: at_s for each, at_s in former.rescaled if at_s > now_s - _REPAIRS_S}
-            recent[version_of(live)] = now_s
-            former = msgspec.structs.replace(former, rescaled=tuple(recent.items()))
+            former = former.with_rescaled(version_of(live), now_s)
             live = await self._kube.patch(kind, server.name, patch, namespace=server.namespace)
         generation = live["metadata"].get("generation", 0)
         self._applied[key] = msgspec.structs.replace(former, checked_s=now_s, generation=generation)
 
-    def _rival_notes(self, kind: Kind, server: ModelServer) -> tuple[str, ...]:
-        """Return what to say of a fixed number of replicas that another program keeps changing; nothing otherwise."""
-        rescaled = self._applied[kind, server.namespace, server.name].rescaled
-        now_s = asyncio.get_running_loop().time()
-        if sum(at_s > now_s - _REPAIRS_S for _, at_s in rescaled) <= _REPAIRS:
-            return ()
-        text = "another controller, perhaps your own autoscaler, keeps changing the Deployment's replicas"
-        return (f"{text}, and Tessera sets them back: remove it, or set spec.replicas.max",)
+    async def _update(self, kind: Kind, body: Object, uid: str, former: AppliedObject) -> tuple[Object, AppliedObject]:
+        """Apply an object that exists; return it, and who had changed fields of what was applied before."""
+        same = {**body, "metadata": {**body["metadata"], "uid": uid}}
+        if former.body == body:
+            try:
+                return await self._kube.apply(kind, same, manager=_MANAGER), former
+            except Conflict as error:  # it names the fields and their managers
+                former = former.with_contest(error.cause, asyncio.get_running_loop().time())
+        return await self._kube.apply(kind, same, manager=_MANAGER, force=True), former
 
     async def _remove(self, kind: Kind, server: ModelServer) -> None:
         """Delete an object that the server no longer needs."""
         key = (kind, server.namespace, server.name)
-        former = msgspec.structs.replace(self._applied.get(key, _AppliedObject()), checked_s=-math.inf)
+        former = msgspec.structs.replace(self._applied.get(key, AppliedObject()), checked_s=-math.inf)
         self._applied[key] = former
         if former.absent == server.uid:
             return
