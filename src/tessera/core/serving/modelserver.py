@@ -106,6 +106,16 @@ class ReplicaSpec(_Record, frozen=True, kw_only=True):
     max_replicas: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = msgspec.field(name="max", default=None)
     """Most replicas; empty for `min`, at least 1."""
 
+    @property
+    def most(self) -> int:
+        """The most replicas."""
+        return max(1, self.min_replicas) if self.max_replicas is None else self.max_replicas
+
+    @property
+    def scaled(self) -> bool:
+        """Whether an autoscaler sets the number of replicas."""
+        return self.most > self.min_replicas
+
 
 class Autoscaling(_Record, frozen=True, kw_only=True):
     """What scales the replicas, where `replicas.max` is above `replicas.min`."""
@@ -280,13 +290,12 @@ class ModelServer(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def max_replicas(self) -> int:
         """The most replicas."""
-        max_replicas = self.spec.replicas.max_replicas
-        return max(1, self.min_replicas) if max_replicas is None else max_replicas
+        return self.spec.replicas.most
 
     @property
     def scaled(self) -> bool:
         """Whether an autoscaler sets the number of replicas."""
-        return self.max_replicas > self.min_replicas
+        return self.spec.replicas.scaled
 
     @property
     def scales_to_zero(self) -> bool:

@@ -120,6 +120,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "spec.env[2].name",
         "'A' is the name of env[0] too: remove one of the two",
     ),
+    "a way up in a path": ({"model": {"hostPath": "/a/../etc"}}, "spec.model", "Kubernetes takes no .. in a hostPath"),
     "a relative path": ({"model": {"hostPath": "a"}}, "spec.model.hostPath", "'a' is not a text that matches"),
 }
 

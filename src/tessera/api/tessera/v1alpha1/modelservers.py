@@ -52,6 +52,11 @@ RULES: Final[Mapping[type[msgspec.Struct], tuple[ValidationRule, ...]]] = {
             "a cached model has the name of its ModelCache: remove name",
             lambda each: each.cache is None or each.name is None,
         ),
+        ValidationRule(
+            "!has(self.hostPath) || !self.hostPath.matches('(^|/)[.][.](/|$)')",
+            "Kubernetes takes no .. in a hostPath: write the folder itself",
+            lambda each: each.host_path is None or ".." not in each.host_path.split("/"),
+        ),
     ),
     core.GpuRequest: (
         ValidationRule(
@@ -228,8 +233,12 @@ def _check(spec: core.ModelServerSpec, subject: str) -> None:
     if spec.replicas.min_replicas == 0 and spec.autoscaling.metric == "queue-time":
         found = "0 replicas need metric tessera: queue-time is measured in pods, so nothing would start the first one"
         raise InvalidInput(f"{subject}: spec.replicas.min", found=found, hint="set at least 1")
-    scaled = (spec.replicas.max_replicas or max(1, spec.replicas.min_replicas)) > spec.replicas.min_replicas
-    if scaled and spec.engine == "triton" and spec.autoscaling.metric == "tessera" and spec.autoscaling.slots is None:
+    if (
+        spec.replicas.scaled
+        and spec.engine == "triton"
+        and spec.autoscaling.metric == "tessera"
+        and spec.autoscaling.slots is None
+    ):
         raise InvalidInput(
             f"{subject}: spec.autoscaling.slots",
             found="it is not set, and Triton does not report it",
