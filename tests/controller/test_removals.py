@@ -74,7 +74,7 @@ async def test_a_deployment_that_somebody_made_in_place_of_the_servers_is_not_sc
             await passes.again()
         kube.foreign.append({"replicas": 0})
         await cluster.change(later)
-        await cluster.condition("Applied", lambda each: "not this ModelServer's" in each["message"])
+        await cluster.condition("Applied", lambda each: "belongs to something else" in each["message"])
     left = await kube.get(DEPLOYMENTS, "ranker", NS)
     assert not kube.foreign
     assert left is not None

@@ -127,6 +127,16 @@ async def _drift(kube: Kube) -> None:
     await until(kube, SERVICES, lambda each: each is not None and each["metadata"]["uid"] != uid)
     await kube.patch(AUTOSCALERS, "ranker", {"spec": {"maxReplicas": 9}}, namespace=NS)
     await until(kube, AUTOSCALERS, lambda each: each["spec"]["maxReplicas"] == 3)
+    # Whoever does so again and again is named, with the field.
+    for number in range(6):
+        deployment = {
+            "metadata": {"name": "ranker", "namespace": NS},
+            "spec": {"progressDeadlineSeconds": 5000 + number},
+        }
+        await kube.apply(DEPLOYMENTS, deployment, manager="rival", force=True)
+        await until(kube, DEPLOYMENTS, lambda each: each["spec"]["progressDeadlineSeconds"] < 5000)
+    contest = 'conflict with "rival": .spec.progressDeadlineSeconds'
+    await until(kube, MODEL_SERVERS, lambda each: contest in str(each["status"]["conditions"]))
 
 
 async def _headless_and_back(kube: Kube) -> None:
