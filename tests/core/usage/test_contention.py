@@ -102,7 +102,7 @@ def test_a_chain_of_nearly_equal_loads_ends_a_fifth_below_the_last_that_counts_b
     """Neither somebody with less than an equal part is accused, nor somebody with a fifth of the culprit's load."""
     for loads, saturating, throttling in (
         ((30, 24.5, 20, 16.2, 13.1), "ab", "abc"),
-        ((17, 14, 13, 11, 10, 9, 8, 6, 6, 5), "abcd", "abcdef"),
+        ((17, 14, 13, 11, 10, 9, 8, 6, 6, 5), "abcde", "abcdef"),
         ((39.8, 16, 13.6, 11.3, 9.6, 7.9, 1.1, 0.6), "abc", "abc"),
         ((35, 28, 22.4, 14.6), "ab", "abc"),
         ((22, 17.6, 14.1, 11.3, 9.1, 7.3, 5.9, 4.8, 3.9, 3.2), "abcd", "abcd"),
@@ -114,13 +114,21 @@ def test_a_chain_of_nearly_equal_loads_ends_a_fifth_below_the_last_that_counts_b
         assert (saturated.caused_by, throttled.caused_by) == (tuple(saturating), tuple(throttling)), loads
 
 
+def test_programs_that_take_turns_are_named_together_though_the_driver_measures_them_apart() -> None:
+    """As an H100 did: of programs of equal work, beside an idle one, 60 and 40 %, or 46 and 53."""
+    for loads, causing in (((60, 40, 0), "ab"), ((53, 46, 0), "ab"), ((75, 25, 0), "a"), ((60, 34, 6), "a")):
+        containers = tuple(ContainerLoad(name=name, percent=each) for name, each in zip("abc", loads, strict=True))
+        ((found,),) = contention_of([GpuLoad(devices=(DeviceLoad(percent=100, containers=containers),))])
+        assert found.caused_by == tuple(causing), loads
+
+
 def test_an_unknown_load_may_be_any() -> None:
     for loads, causing in (
         ((100, 81, 66, 53), "ab"),
         ((100, None, 66, 53), "a"),
         ((100, 81, 10, 10), "ab"),
-        ((100, 75, 75, 0, 60), "a"),
-        ((100, 80, 75, 0, None), "ab"),
+        ((100, 75, 75, 0, 60), "abc"),
+        ((100, 80, 75, 0, None), "abc"),
         ((95, 0, None), "a"),
     ):
         containers = tuple(ContainerLoad(name=name, percent=each) for name, each in zip("abcde", loads, strict=False))
@@ -264,7 +272,7 @@ def test_those_well_above_an_equal_part_saturate_a_device_or_it_is_shared_evenly
     by_name = {each.name: each.percent or 0 for each in containers}
     assert all(by_name[name] >= equal for name in found.caused_by), "nobody with less than an equal part"
     last = min((load for load in loads if load > 1.25 * equal), default=math.inf)
-    assert set(found.caused_by) == {name for name, load in by_name.items() if 1.25 * load >= last}
+    assert set(found.caused_by) == {name for name, load in by_name.items() if load >= max(last / (5 / 3), equal)}
     assert all(equal / 2 <= by_name[name] <= 2 * equal for name in found.evenly)
     assert not (found.caused_by and found.evenly)
     assert len(found.evenly) != 1
@@ -390,7 +398,7 @@ def test_containers_of_equal_loads_stay_together_however_their_measures_jitter(
     device = DeviceLoad(percent=100, containers=containers)
     at_cap, saturated = slowed("power-cap", device)
     equal = max(100, sum(each.percent or 0 for each in containers)) / len(loads)
-    away = all(not 1.1 * equal < load < 1.4 * equal for load in loads)  # from the load that counts
+    away = all(not 0.9 * equal < load < 1.4 * equal for load in loads)  # from the load that counts
     for found in (at_cap, *([saturated] if away else [])):
         for one, other in itertools.combinations(range(len(loads)), 2):
             if loads[one] == loads[other]:
