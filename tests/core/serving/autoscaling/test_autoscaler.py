@@ -607,7 +607,7 @@ def last_number(reason: str, replicas: int) -> int:
     expected, *further = reason.split("; ")
     demand, needed = expected.split(": ")
     parts = [int(each) for each in re.findall(r"(?:expects|margin of|plus) (\d+)", demand)]
-    found, slots = (int(each) for each in re.findall(r"(\d+) (?:replicas?|slots)", needed))
+    found, slots = (int(each) for each in re.findall(r"(\d+) (?:replicas?|slots?)", needed))
     assert found == math.ceil(sum(parts) / slots), reason
     for each in further:
         filled = re.search(r": (\d+) replicas? at \d+ %[^,]*(?:, and (\d+) in place)?", each)
