@@ -3,6 +3,7 @@
 import datetime as dt
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import product
 from typing import Any
 
 import pytest
@@ -125,3 +126,29 @@ async def test_a_report_that_is_none_stops_no_other_node(cluster: Cluster) -> No
     await cluster.kube.create(MODEL_CACHES, {**cache(), "status": {"nodes": "many"}})
     async with cluster.running():
         await cluster.told("n1", "llama")
+
+
+async def test_after_a_pass_a_node_has_the_planned_models_whatever_another_version_wrote() -> None:
+    """Each of two models is absent, known or of another version; its ModelCache too, or it does not select the node."""
+    forms, cases = (None, "Never", "Zstd"), 0
+    for rows, caches in product(product(forms, repeat=2), product((*forms, "Elsewhere"), repeat=2)):
+        cases += 1
+        cluster = Cluster()
+        await cluster.add("n1")
+        models = [{"name": name, "source": "s3://b/x", "pack": pack} for name, pack in zip("ab", rows, strict=True)]
+        former = [each for each in models if each["pack"]]
+        await cluster.kube.patch(NODE_MODELS, "n1", {"spec": {"models": former}})
+        for name, pack in zip("abz", (*caches, "Elsewhere"), strict=True):
+            away = {"nodeSelector": {"matchLabels": {"pool": "other"}}}
+            if pack:
+                await cluster.kube.create(MODEL_CACHES, cache(name, **(away if pack == "Elsewhere" else {"pack": pack})))
+        async with cluster.running():
+            await cluster.until(MODEL_CACHES, "z", lambda each: bool(each.get("status")))
+        found = await cluster.kube.get(NODE_MODELS, "n1")
+        pairs = set(zip("ab", rows, caches, strict=True))
+        planned = {name for name, row, pack in pairs if pack == "Never" or (row and pack == "Zstd")}
+        if any((row, pack) == ("Zstd", "Zstd") for _, row, pack in pairs):  # it cannot be written back
+            planned = {name for name, row, _ in pairs if row}
+        assert found is not None
+        assert {each["name"] for each in found["spec"]["models"]} == planned, (rows, caches)
+    assert cases == 9 * 16

@@ -69,8 +69,9 @@ class ModelCaches(Reconciler):
         invalid = {found["metadata"]["name"] for found, _ in refused}
         desired = models_of_nodes([core for _, core in known], nodes, demand, invalid)
         for node in nodes:
-            if desired[node.name] != node.desired:
-                await self._write_node(node.name, desired[node.name])
+            planned = desired.get(node.name)
+            if planned is not None and (node.unknown or planned != node.desired):
+                await self._write_node(node.name, planned)
         # 3. Write the status of each ModelCache.
         for each, core in known:
             status = cache_status(each, summarize_cache(core, nodes, demand), now)

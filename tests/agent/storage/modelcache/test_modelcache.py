@@ -502,7 +502,7 @@ def test_a_folder_whose_claim_was_interrupted_is_claimed(
             disk.claim("llama")
 
 
-async def test_a_value_of_another_version_costs_its_model_alone(node: Node) -> None:
+async def test_a_value_of_another_version_affects_its_model_alone(node: Node) -> None:
     new, other = desired(node.put("new", a=b"1"), "new"), desired(node.put("other", a=b"2"), "other", interval_s=60)
     await node.tell(new, other)
     async with node.running():
@@ -519,12 +519,15 @@ async def test_a_value_of_another_version_costs_its_model_alone(node: Node) -> N
     async with node.running():
         failed = await node.model(lambda each: each.state == "Failed" and not each.revision, "new")
         assert (failed.containers, "Zstd" in failed.reason, failed.identity) == (1, True, new.identity)
-        await node.end("pod")
+    await node.end("pod")
+    async with node.running():
+        await node.model(lambda each: each.containers == 0, "new")
         await node.tell_of_another_version(new, desired(node.put("third", a=b"3"), "third"))
         await node.model(has(), "third")
         await until_gone(node.folder / "other")
         await node.passes(2)
         assert mounted(pod) == b"1", "what it has stays"
+        assert "removing" not in (await node.writes(bool))["status"]
         node.put("new", a=b"not the one that was fetched once")
         await node.tell(new)
         assert (await node.model(has(), "new")).revision == first

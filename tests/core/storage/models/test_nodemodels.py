@@ -64,9 +64,7 @@ def test_a_node_keeps_all_of_its_models_where_an_invalid_one_is_unknown_and_gets
     caches = [cache("a", "n1", priority=1), cache("b", "n1"), cache("c", "n1")]
     assert [each.name for each in models_of_nodes(caches, [node], {})["n1"]] == ["a", "b", "c"]
     assert [each.name for each in models_of_nodes(caches, [node], {}, {"other"})["n1"]] == ["a", "b", "c"]
-    assert models_of_nodes(caches[::2], [node], {}, {"b"}) == {"n1": (model("a"),)}
-    never = NodeModels(name="n1", unknown={"b": "odd"})
-    assert models_of_nodes(caches[:1], [never], {}, {"b"}) == {"n1": (model("a", priority=1),)}
+    assert models_of_nodes(caches[::2], [node, NodeModels(name="n2")], {}, {"b"}) == {"n2": ()}
 
 
 def test_an_unknown_model_is_followed_as_before_or_reported_as_it_was() -> None:

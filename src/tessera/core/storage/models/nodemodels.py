@@ -160,8 +160,8 @@ def models_of_nodes(
 ) -> dict[str, tuple[DesiredModel, ...]]:
     """Return the desired models of each node, in fetching order: priority, pending pods, name.
 
-    A node keeps all of its former ones where one of them is both invalid and unknown, as after a downgrade: that one
-    could not be kept alone.
+    A node is left out where one of its former ones is both invalid and unknown, as after a downgrade: that one cannot be
+    written back, so the node keeps all as they are.
 
     Args:
         caches: all valid ones.
@@ -173,8 +173,7 @@ def models_of_nodes(
     order = sorted(caches, key=lambda each: (-each.model.priority, -demand.get(each.name, 0), each.name))
     found = {}
     for node in nodes:
-        if node.desired is not None and not node.unknown.keys().isdisjoint(invalid):
-            found[node.name] = node.desired
+        if not node.unknown.keys().isdisjoint(invalid):
             continue
         kept = tuple(each for each in node.desired or () if each.name in invalid)
         there = {each.name for each in node.observed if each.revision}
@@ -188,7 +187,7 @@ def models_of_nodes(
 
 
 def followed_models(node: NodeModels, former: Mapping[str, DesiredModel]) -> dict[str, DesiredModel]:
-    """Return the models that a node follows, in fetching order; the unknown ones as it followed them before, last."""
+    """Return the models that a node follows, in fetching order; unknown ones as last read, at the end."""
     known = {each.name: each for each in node.desired or ()}
     return known | {name: former[name] for name in node.unknown if name in former and name not in known}
 
