@@ -173,3 +173,31 @@ async def test_an_invalid_spec_reports_why_and_stops_no_other(cluster: Cluster) 
     assert (accepted["status"], accepted["reason"]) == ("False", "Invalid")
     assert "image 'A b'" in accepted["message"]
     assert list(status["problems"]) == [{"node": "n2", "reason": "the node is not ready"}]
+
+
+async def test_an_edit_that_is_invalid_unpins_no_image_and_others_go_on(cluster: Cluster) -> None:
+    """By a wrong name, and by more Environments than one ImageWarmup may have."""
+    await cluster.add(pooled("n1"))
+    await cluster.kube.create(IMAGE_WARMUPS, warmup(A))
+    select = {"matchLabels": {"warm": "yes"}}
+    await cluster.kube.create(IMAGE_WARMUPS, warmup(B, name="catalog", environments=select))
+    async with cluster.running():
+        for name in ("servers", "catalog"):
+            await cluster.status(lambda status: status.get("pinned") == 1, name)
+        await cluster.kube.patch(IMAGE_WARMUPS, "servers", {"spec": {"images": [A, "A b"]}})
+        for number in range(64):
+            metadata = {"name": f"e{number}", "labels": {"warm": "yes"}}
+            await cluster.kube.create(ENVIRONMENTS, {"metadata": metadata, "spec": {"image": f"r.example/e:{number}"}})
+        for name in ("servers", "catalog"):
+            await cluster.status(lambda status: status["conditions"][0]["status"] == "False", name)
+        runtime = cluster.runtimes["n1"]
+        runtime.offered["r.example/c:1"] = (ONE, 5)
+        await cluster.kube.create(IMAGE_WARMUPS, warmup("r.example/c:1", name="another"))
+        await cluster.status(lambda status: status.get("pinned") == 1, "another")
+        assert await runtime.pinned() == {A, B, "r.example/c:1"}
+        # Valid again: what it does not list any more is not kept.
+        await cluster.kube.delete(IMAGE_WARMUPS, "catalog")
+        await cluster.kube.patch(IMAGE_WARMUPS, "servers", {"spec": {"images": [A]}})
+        async with asyncio.timeout(20):
+            while await runtime.pinned() != {A, "r.example/c:1"}:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)

@@ -141,7 +141,9 @@ async def test_after_a_pass_a_node_has_the_planned_models_whatever_another_versi
         for name, pack in zip("abz", (*caches, "Elsewhere"), strict=True):
             away = {"nodeSelector": {"matchLabels": {"pool": "other"}}}
             if pack:
-                await cluster.kube.create(MODEL_CACHES, cache(name, **(away if pack == "Elsewhere" else {"pack": pack})))
+                await cluster.kube.create(
+                    MODEL_CACHES, cache(name, **(away if pack == "Elsewhere" else {"pack": pack}))
+                )
         async with cluster.running():
             await cluster.until(MODEL_CACHES, "z", lambda each: bool(each.get("status")))
         found = await cluster.kube.get(NODE_MODELS, "n1")

@@ -215,7 +215,7 @@ def is_there(path: str | Path) -> bool:
     """Return whether anything is at a path, also a link to nothing.
 
     Raises:
-        OSError: it cannot be told; what may be there is not taken for missing.
+        OSError: whether something is there cannot be read; it is not taken for missing.
 
     """
     return _mode(path) != 0

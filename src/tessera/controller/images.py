@@ -79,7 +79,8 @@ class ImageWarmups(Reconciler):
         # 2. Plan, and write the desired images of each node.
         warmups = [core for _, core in known]
         # In a thread: with thousands of nodes this takes a second, and the Lease must be renewed meanwhile.
-        desired = await asyncio.to_thread(plan_warmups, warmups, nodes, demand, self._turns, now.timestamp())
+        plan = partial(plan_warmups, warmups, nodes, demand, self._turns, now.timestamp(), any_invalid=bool(refused))
+        desired = await asyncio.to_thread(plan)
         for node in nodes:
             if desired[node.name] != node.desired:
                 await self._write_node(node.name, desired[node.name])

@@ -211,7 +211,7 @@ def test_what_names_no_model_is_refused(part: str, row: object) -> None:
 @pytest.mark.parametrize(
     "row", [{"state": "Odd"}, {"state": "Ready", "checkedAt": "noon"}, {"state": "Ready", "bytes": -1}]
 )
-def test_a_report_that_another_version_wrote_otherwise_costs_its_model_alone(row: dict[str, Any]) -> None:
+def test_a_report_that_another_version_wrote_otherwise_affects_its_model_alone(row: dict[str, Any]) -> None:
     models = [{"name": "a", **row}, {"name": "b", "state": "Ready"}]
     found = read_node_models({"metadata": {"name": "n1"}, "status": {"models": models}})
     assert [(each.name, each.state) for each in found.observed] == [("b", "Ready"), ("a", "Failed")]
@@ -232,7 +232,7 @@ UNKNOWN: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", UNKNOWN)
-def test_a_desired_model_with_a_value_of_another_version_costs_itself_alone(case: str) -> None:
+def test_a_desired_model_with_a_value_of_another_version_affects_itself_alone(case: str) -> None:
     more, want = UNKNOWN[case]
     models = [{"name": "a", "source": "s3://b/a", **more}, {"name": "b", "source": "s3://b/b", "newField": {"x": 1}}]
     found = read_node_models({"metadata": {"name": "n1"}, "spec": {"models": models}})

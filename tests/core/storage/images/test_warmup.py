@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tessera.core.storage.images.warmup import (
+    MOST_OF_NODE,
     DesiredImage,
     ImageProblem,
     ImageStep,
@@ -189,7 +190,7 @@ def test_however_far_the_clocks_are_apart_a_pull_that_fails_has_pauses(ahead_s: 
     assert 8 <= len(starts) <= 18
 
 
-def test_a_node_whose_runtime_tells_nothing_has_no_turn_and_says_why() -> None:
+def test_a_node_whose_runtime_does_not_answer_has_no_turn_and_says_why() -> None:
     nodes = [NodeImages(name="n1", reason="container runtime: it does not answer: start it"), NodeImages(name="n2")]
     both = warmup(A, nodes="n1 n2", per_registry=1)
     assert attempts(plan_warmups([both], nodes, {}, {}, 0.0)) == {"n1": {}, "n2": {A: 1}}
@@ -297,11 +298,84 @@ WARMUPS = st.lists(
         nodes=st.frozensets(st.sampled_from(["n1", "n2", "n3", "n4"])),
         per_node=st.integers(1, 3),
         per_registry=st.integers(1, 3),
+        pinned=st.booleans(),
     ),
     min_size=1,
     max_size=3,
     unique_by=lambda each: each.name,
 )
+
+
+OF_NODE = st.builds(
+    NodeImages,
+    name=st.sampled_from(["n1", "n2", "n3"]),
+    ready=st.booleans(),
+    desired=st.lists(
+        st.builds(
+            DesiredImage,
+            image=st.sampled_from([A, B, C, "q.example/d:1", "p.example/e:1"]),
+            digest=st.sampled_from(["", ONE]),
+            pinned=st.booleans(),
+            secrets=st.sampled_from([(), ("s",)]),
+            attempt=st.integers(0, 2),
+        ),
+        unique_by=lambda each: each.image,
+    ).map(tuple),
+    observed=st.lists(
+        st.builds(
+            ObservedImage,
+            image=st.sampled_from([A, B, "p.example/e:1"]),
+            state=st.sampled_from(["Missing", "Pulling", "Present", "Failed"]),
+            attempt=st.integers(0, 2),
+        ),
+        unique_by=lambda each: each.image,
+    ).map(tuple),
+)
+
+
+@given(
+    st.one_of(st.just([]), WARMUPS),
+    st.lists(OF_NODE, max_size=3, unique_by=lambda each: each.name),
+    st.sampled_from([0.0, 130.0, 1e4]),
+)
+def test_while_a_warmup_is_invalid_no_node_loses_an_image_or_a_pin_and_only_what_a_valid_one_lists_gets_a_turn(
+    warmups: list[Warmup], nodes: list[NodeImages], now_s: float
+) -> None:
+    turns = {Turn(node.name, each.image, each.attempt): 0.0 for node in nodes for each in node.desired}
+    with_invalid = plan_warmups(warmups, nodes, {}, turns, now_s, any_invalid=True)
+    valid = plan_warmups(warmups, nodes, {}, turns, now_s)
+    for node in nodes:
+        found = {each.image: each for each in with_invalid[node.name]}
+        former = {each.image: each for each in node.desired}
+        mine = {image for each in warmups if node.name in each.nodes for image in each.images}
+        assert found.keys() == former.keys() | mine
+        assert all(found[image].pinned or not each.pinned for image, each in former.items())
+        assert all(found[image] == former[image] for image in former.keys() - mine), "without another turn"
+        of_valid = {each.image: msgspec.structs.replace(each, attempt=0, pinned=False) for each in valid[node.name]}
+        assert {image: msgspec.structs.replace(found[image], attempt=0, pinned=False) for image in mine} == of_valid, (
+            "what a valid one says of it"
+        )
+    again = [msgspec.structs.replace(node, desired=with_invalid[node.name]) for node in nodes]
+    turns |= {Turn(node.name, each.image, each.attempt): now_s for node in again for each in node.desired}
+    assert plan_warmups(warmups, again, {}, turns, now_s, any_invalid=True) == with_invalid
+    after = plan_warmups(warmups, again, {}, turns, now_s)
+    assert {name: [(each.image, each.pinned) for each in images] for name, images in after.items()} == {
+        name: [(each.image, each.pinned) for each in images] for name, images in valid.items()
+    }
+
+
+@pytest.mark.parametrize("any_invalid", [True, False])
+def test_of_more_images_than_a_node_may_have_the_last_are_left_out_and_said(*, any_invalid: bool) -> None:
+    names = [[f"r.example/{letter}{number}:1" for number in range(100)] for letter in "xyz"]
+    warmups = [warmup(*images, name=str(place)) for place, images in enumerate(names)]
+    node = NodeImages(name="n1", desired=desired_images(("r.example/former:1", 0)))
+    (found,) = plan_warmups(warmups, [node], {}, {}, 0.0, any_invalid=any_invalid).values()
+    assert [each.image for each in found] == [each for images in names for each in images][:MOST_OF_NODE]
+    full = NodeImages(name="n1", desired=found)
+    problems = [summarize_warmup(each, [full], {}).problems for each in warmups]
+    assert problems[:2] == [(), ()]
+    assert {(each.node, each.image) for each in problems[2]} == {("n1", each) for each in names[2][56:72]}
+    assert "at most 256 images" in problems[2][0].reason
 
 
 def is_reported(nodes: dict[str, NodeImages], name: str, image: DesiredImage) -> bool:

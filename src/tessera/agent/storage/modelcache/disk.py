@@ -327,9 +327,9 @@ class ModelDisk:
         return True
 
     def remove_superseded(self, name: str, keep: int) -> str:
-        """Remove revisions of a model beyond those to keep; return why one stays, empty for none.
+        """Remove revisions of a model beyond those to keep; return why the disk keeps one.
 
-        None is removed while another process works there.
+        None is removed while another process works there, without a reason.
         """
         folder = self.model(name)
         try:

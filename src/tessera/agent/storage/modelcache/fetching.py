@@ -242,7 +242,7 @@ class Fetches:
         self._log.info("model_fetch", model=model.name, source=model.source)
         try:
             await self._choose_or_fetch(model)
-        except Exception as error:  # noqa: BLE001 - one model keeps none of the others from being fetched
+        except Exception as error:  # noqa: BLE001 - an error of one model does not stop the others
             if self._cancellation.is_canceled:  # whatever went wrong then is no failure of the model
                 self._log.info("model_fetch_canceled", model=model.name, exc_info=defect(error))
             elif isinstance(error, TooLittleRoom):

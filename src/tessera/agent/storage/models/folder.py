@@ -337,7 +337,7 @@ class ModelFolder(SyncedFolder):
         sync_file_system(self.top)
 
     def evict(self, revision: str) -> None:
-        """Remove a revision: its name at once, then its files; a record that cannot be removed belongs to none then."""
+        """Remove a revision: its name at once, then its files; a record that cannot be removed is ignored then."""
         if is_there(self.versions / revision):
             self.form(revision).remove(self._trash)
         self.records.remove(revision)

@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 IMAGE_WARMUP, NODE_IMAGES = "ImageWarmup", "NodeImages"
-_MOST_IMAGES, _MOST_OF_NODE = 64, 256
+_MOST_IMAGES, _MOST_OF_NODE = 64, core.MOST_OF_NODE
 
 _Image = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
 _Digest = Annotated[str, msgspec.Meta(max_length=136)]
@@ -201,7 +201,7 @@ class NodeImagesStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     runtime: Annotated[str, msgspec.Meta(max_length=128)] = ""
     """Name and version of the container runtime."""
     reason: Reason = ""
-    """Why the container runtime tells nothing; the rest is what it told last. Left out while it answers."""
+    """Why the container runtime does not answer; the other fields are from its last answer. Empty while it answers."""
 
 
 class _NodeObject(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ import msgspec
 from tessera.core.storage.retries import fetch_backoff_s, has_passed
 
 __all__ = [
+    "MOST_OF_NODE",
     "DesiredImage",
     "ImageProblem",
     "ImageStep",
@@ -31,6 +32,8 @@ __all__ = [
     "summarize_warmup",
 ]
 
+MOST_OF_NODE = 256
+"""Most images of a node; the last in order are left out."""
 _UNREPORTED_S = 120.0
 """A turn without a report from its node for this long is over: no agent runs there."""
 _LONGEST_S = 3600.0
@@ -104,7 +107,7 @@ class NodeImages(msgspec.Struct, frozen=True, kw_only=True):
     disk_percent: int = 0
     """How full the disk with its images is."""
     reason: str = ""
-    """Why its container runtime tells nothing; empty where it answers."""
+    """Why its container runtime does not answer; empty if it does."""
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -162,22 +165,27 @@ def plan_warmups(
     demand: Mapping[str, int],
     turns: Mapping[Turn, float],
     now_s: float,
+    *,
+    any_invalid: bool = False,
 ) -> dict[str, tuple[DesiredImage, ...]]:
     """Return the desired images of each node with the current turns; unchanged where nothing changed.
 
     Args:
-        warmups: in the order of their names.
+        warmups: all valid ones, in the order of their names.
         nodes: those that any warmup selects, and those with former desired images.
         demand: number of pending pods by the image that they need.
         turns: when each remembered turn was assigned; others count from now.
         now_s: seconds since 1970.
+        any_invalid: whether there are others: nodes keep their former desired images, which may be of these; what no
+            valid one lists gets no further turn.
 
     """
-    desired = {node.name: list(_listed(warmups, node)) for node in nodes}
+    listed = {node.name: _listed(warmups, node) for node in nodes}
+    desired = {node.name: _desired(listed[node.name], node.desired if any_invalid else ()) for node in nodes}
     per_node = {
         node.name: min((each.per_node for each in warmups if node.name in each.nodes), default=0) for node in nodes
     }
-    per_registry: dict[str, int] = {}
+    per_registry = Counter[str]()
     for warmup in warmups:
         for registry in map(_registry, warmup.images):
             per_registry[registry] = min(warmup.per_registry, per_registry.get(registry, warmup.per_registry))
@@ -192,6 +200,8 @@ def plan_warmups(
             if _lasts(node, image, found, now_s if started_s is None else started_s, now_s):
                 per_node[node.name] -= 1
                 per_registry[_registry(image.image)] -= 1
+            elif image.image not in listed[node.name]:
+                continue
             elif node.ready and not node.reason and not full and _is_due(image, found, started_s, now_s):
                 attempt = max(image.attempt, found.attempt) + 1
                 candidates.append((-demand.get(image.image, 0), place, attempt, node.name))
@@ -210,7 +220,7 @@ def _registry(image: str) -> str:
     return image.partition("/")[0]
 
 
-def _listed(warmups: Sequence[Warmup], node: NodeImages) -> tuple[DesiredImage, ...]:
+def _listed(warmups: Sequence[Warmup], node: NodeImages) -> dict[str, DesiredImage]:
     """Return the images of all warmups that select a node, with their former attempts."""
     attempts = {each.image: each.attempt for each in node.desired}
     found: dict[str, DesiredImage] = {}
@@ -223,7 +233,16 @@ def _listed(warmups: Sequence[Warmup], node: NodeImages) -> tuple[DesiredImage, 
                 pinned=former.pinned or warmup.pinned,
                 secrets=tuple(dict.fromkeys((*former.secrets, *warmup.secrets))),
             )
-    return tuple(found.values())
+    return found
+
+
+def _desired(listed: Mapping[str, DesiredImage], former: Iterable[DesiredImage]) -> list[DesiredImage]:
+    """Return the listed images, then the others of the former ones; what was pinned stays pinned."""
+    found = dict(listed)
+    for each in former:
+        here = found.get(each.image, each)
+        found[each.image] = msgspec.structs.replace(here, pinned=here.pinned or each.pinned)
+    return list(found.values())[:MOST_OF_NODE]
 
 
 def _is_right(image: ObservedImage | None, digest: str) -> bool:
@@ -295,6 +314,7 @@ def image_nodes(image: str, warmups: Sequence[Warmup], nodes: Sequence[NodeImage
 
 def _problems(warmup: Warmup, nodes: Iterable[NodeImages]) -> Iterable[ImageProblem]:
     for node in nodes:
+        desired = {each.image for each in node.desired}
         if not node.ready:
             yield ImageProblem(node=node.name, image="", reason="the node is not ready")
         elif node.reason:
@@ -306,6 +326,10 @@ def _problems(warmup: Warmup, nodes: Iterable[NodeImages]) -> Iterable[ImageProb
         for each in node.observed:
             if each.state == "Failed" and each.image in warmup.images:
                 yield ImageProblem(node=node.name, image=each.image, reason=each.reason)
+        for image in warmup.images if len(desired) >= MOST_OF_NODE else ():
+            if image not in desired:
+                reason = f"a node has at most {MOST_OF_NODE} images: list fewer, or select fewer nodes"
+                yield ImageProblem(node=node.name, image=image, reason=reason)
 
 
 def next_steps(

@@ -160,8 +160,8 @@ def models_of_nodes(
 ) -> dict[str, tuple[DesiredModel, ...]]:
     """Return the desired models of each node, in fetching order: priority, pending pods, name.
 
-    A node is left out where one of its former ones is both invalid and unknown, as after a downgrade: that one cannot be
-    written back, so the node keeps all as they are.
+    A node is left out where one of its former ones is both invalid and unknown, as after a downgrade: that one
+    cannot be written back, so the node keeps all as they are.
 
     Args:
         caches: all valid ones.
