@@ -1,9 +1,12 @@
 """Files are read whole up to what such a file can be, and not at all beyond."""
 
+import errno
 import os
 import socket
 import subprocess
 import tempfile
+import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tessera.agent import nodefiles
 from tessera.agent.nodefiles import (
     empty_folder,
     entries,
@@ -123,6 +127,16 @@ def build(folder: Path, inside: list[Any], outside: Path) -> None:
                 build(path, each, outside)
 
 
+@pytest.fixture(params=[(2, 1), (2, 2), (3, 2), (128, 256)], scope="module")
+def few_names_held(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Hold so few names of so few levels that small trees have more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nodefiles, "_MOST_LEVELS", request.param[0])
+        patch.setattr(nodefiles, "_MOST_NAMES", request.param[1])
+        yield
+
+
+@pytest.mark.usefixtures("few_names_held")
 @given(st.lists(TREES, max_size=4))
 def test_whatever_is_in_a_folder_is_removed_and_nothing_else(inside: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as top:
@@ -138,6 +152,39 @@ def test_whatever_is_in_a_folder_is_removed_and_nothing_else(inside: list[Any]) 
         assert (outside / "file").exists()
 
 
+def many_files(folder: Path, count: int) -> None:
+    (folder / "0").touch()
+    for number in range(1, count):
+        os.link(folder / "0", folder / f"{number:08}")
+
+
+def many_folders(folder: Path, count: int) -> None:
+    for number in range(count):
+        (folder / f"{number:08}").mkdir()
+
+
+def nested(folder: Path, count: int) -> None:
+    nest(folder, "d", count)
+
+
+@pytest.mark.parametrize(("fill", "few"), [(many_files, 1000), (many_folders, 1000), (nested, 250)])
+def test_memory_does_not_bound_what_is_removed(tmp_path: Path, fill: Callable[[Path, int], None], few: int) -> None:
+    """A pod that makes a million files must not end the agent, whose memory is limited."""
+    peaks = []
+    for count in (few, 5 * few):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        fill(folder, count)
+        tracemalloc.start()
+        try:
+            empty_folder(folder)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+            subprocess.run(("rm", "-rf", folder), check=True)
+    assert peaks[1] < 1.5 * peaks[0], "it grows with what is in the folder"
+
+
 @pytest.mark.parametrize(("name", "levels"), [("d", 3000), ("d" * 255, 40)])
 def test_folders_deeper_than_a_path_is_long_are_removed(tmp_path: Path, name: str, levels: int) -> None:
     for number in range(2):
@@ -149,12 +196,34 @@ def test_folders_deeper_than_a_path_is_long_are_removed(tmp_path: Path, name: st
     assert len(list(Path("/proc/self/fd").iterdir())) == open_files
 
 
+@pytest.mark.parametrize("call", ["unlink", "rmdir", "scandir"])
+def test_where_a_broken_disk_fails_is_named_with_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    folder = tmp_path / "folder/a/a"
+    folder.mkdir(parents=True)
+    (folder / "a").touch()
+    real = getattr(os, call)
+
+    def fail(path: Any, **options: Any) -> Any:
+        at = path if isinstance(path, int) else options["dir_fd"]
+        where = Path(f"/proc/self/fd/{at}").readlink() / ("" if isinstance(path, int) else path)
+        if where == (folder / "a" if call == "unlink" else folder):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return real(path, **options)
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(OSError, match="Input/output") as found:
+        empty_folder(tmp_path / "folder")
+    assert found.value.filename == str(folder / "a" if call == "unlink" else folder)
+
+
 def test_what_cannot_be_removed_is_named_with_its_path(tmp_path: Path) -> None:
     inner = tmp_path / "folder/a/b"
     inner.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", inner], check=True)
     try:
-        with pytest.raises(OSError, match=f"busy.*{inner}"):
+        with pytest.raises(OSError, match=f"another file system is mounted there.*{inner}"):
             remove_folder(tmp_path / "folder")
     finally:
         subprocess.run(["umount", inner], check=True)

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from tessera.agent.storage.disks.keeper import DisksKeeper, KeeperSettings
 from tessera.clients.disks import MemoryDisks
-from tessera.clients.kube import EVENTS, NODES, PERSISTENT_VOLUMES, MemoryKube, Object, labels_of
+from tessera.clients.kube import EVENTS, NODES, PERSISTENT_VOLUMES, Kind, MemoryKube, Object, labels_of
 from tessera.core.storage.disks.blockdevices import BlockDevice, Signature
 from tessera.core.storage.disks.localvolumes import VolumeSpec
 from tessera.core.storage.disks.plan import DiskSpec
@@ -25,11 +25,22 @@ pytestmark = pytest.mark.anyio
 GIB = 1 << 30
 
 
+class RefusingKube(MemoryKube):
+    """An API server that takes no condition with certain words."""
+
+    words = ""
+
+    async def patch(self, kind: Kind, name: str, body: Object, *args: Any, **options: Any) -> Object:
+        if self.words and self.words in str(body):
+            raise Unavailable("the API server", found="it refuses the message", hint="see its log")
+        return await super().patch(kind, name, body, *args, **options)
+
+
 class Node:
     """A node with two local disks, and its agent."""
 
     def __init__(self, mount: Path) -> None:
-        self.kube = MemoryKube()
+        self.kube = RefusingKube()
         self.mount = mount
         self.disks = MemoryDisks(
             BlockDevice(name=f"nvme{n}n1", kind="disk", size_bytes=375 * GIB, links=(f"google-local-nvme-ssd-{n}",))
@@ -274,14 +285,45 @@ def mounted_inside(_: pytest.MonkeyPatch, folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def unchangeable(_: pytest.MonkeyPatch, folder: Path) -> Iterator[None]:
-    """Let the file system of a folder be read-only at that place."""
-    (folder / "file").touch()
-    subprocess.run(["mount", "--bind", "-o", "ro", folder, folder], check=True)
+def mounted_at(_: pytest.MonkeyPatch, folder: Path) -> Iterator[None]:
+    """Let another file system, with somebody's file, be mounted at a folder."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], check=True)
+    try:
+        (folder / "theirs").touch()
+        yield
+        assert (folder / "theirs").exists()
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@contextmanager
+def unchangeable(patch: pytest.MonkeyPatch, folder: Path) -> Iterator[None]:
+    """Let the file system have become read-only for a file whose name, as a pod may choose it, is not UTF-8."""
+    name = os.fsdecode(b"odd\xff")
+    (folder / name).touch()
+    unlink = os.unlink
+
+    def refuse(path: Any, **options: Any) -> None:
+        if path == name:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        unlink(path, **options)
+
+    with patch.context() as here:
+        here.setattr(os, "unlink", refuse)
+        yield
+        assert (folder / name).exists()
+
+
+@contextmanager
+def mounted_oddly(_: pytest.MonkeyPatch, folder: Path) -> Iterator[None]:
+    """Let something be mounted at a name that is not UTF-8."""
+    inside = folder / os.fsdecode(b"odd\xff")
+    inside.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", inside], check=True)
     try:
         yield
     finally:
-        subprocess.run(["umount", folder], check=True)
+        subprocess.run(["umount", inside], check=True)
 
 
 @pytest.mark.parametrize("bad", ["0", "1", "2"])
@@ -289,8 +331,10 @@ def unchangeable(_: pytest.MonkeyPatch, folder: Path) -> Iterator[None]:
     ("fault", "says"),
     [
         (unreadable, "Input/output error: replace the disk"),
+        (mounted_at, "something is mounted at"),
         (mounted_inside, "something is mounted at"),
-        (unchangeable, "Read-only file system: mount this disk writable"),
+        (mounted_oddly, "odd\ufffd; the volume is erased then"),
+        (unchangeable, "odd\ufffd: Read-only file system: mount this disk writable"),
     ],
 )
 async def test_one_bad_volume_of_three_stops_no_other_and_is_in_the_condition(
@@ -306,15 +350,31 @@ async def test_one_bad_volume_of_three_stops_no_other_and_is_in_the_condition(
         message = await node.message()
         assert says in message
         assert f"volumes/{bad}" in message
+        assert message.encode()
         after = {number: each["metadata"]["uid"] for number, each in (await node.volumes()).items()}
         assert after.keys() == uids.keys()
         assert {number for number, uid in after.items() if uid == uids[number]} == {bad}
-        assert (node.mount / "volumes" / bad / "file").exists()
     # It is mended by itself once its folder is.
     await node.reconcile(4, count=3)
     again = await node.volumes()
     assert again[bad]["metadata"]["uid"] != uids[bad]
     assert says not in await node.message()
+
+
+async def test_a_report_of_one_volume_that_is_refused_stops_no_other(
+    mounted: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = mounted
+    await three_released(node)
+    settings = msgspec.structs.replace(node.settings, volumes=VolumeSpec(count=3))
+    keeper = DisksKeeper(settings, node.disks, node.kube)
+    node.kube.words = "Input/output"
+    with unreadable(monkeypatch, node.mount / "volumes/0"):
+        for _ in range(3):
+            with pytest.raises(Unavailable, match="refuses"):
+                await keeper.reconcile()
+    phases = {number: each.get("status", {}).get("phase") for number, each in (await node.volumes()).items()}
+    assert [number for number, phase in phases.items() if phase == "Released"] == ["0"]
 
 
 async def test_the_condition_is_written_once_for_what_stays_wrong(mounted: Node) -> None:

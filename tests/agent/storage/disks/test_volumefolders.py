@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tessera.agent.storage.disks import volumefolders
 from tessera.agent.storage.disks.volumefolders import VolumeFolders
 from tessera.core.storage.disks.localvolumes import VolumeFolder
 from tessera.errors import Conflict, Unavailable
@@ -60,6 +61,33 @@ def test_nothing_is_removed_where_another_filesystem_is_mounted_inside(mount: Pa
     with pytest.raises(Conflict, match=r"something is mounted at .*deep/er"):
         folders.erase(0)
     assert (mount / "volumes/0/file").read_text() == "x"
+
+
+def test_a_file_system_mounted_at_the_folder_is_not_erased(mount: Path) -> None:
+    folders = VolumeFolders(mount)
+    for number in (1, 10):
+        folders.make(number)
+        (mount / f"volumes/{number}/file").touch()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", mount / "volumes/1"], check=True)
+    (mount / "volumes/1/theirs").touch()
+    with pytest.raises(Conflict, match=r"something is mounted at .*volumes/1: unmount"):
+        folders.erase(1)
+    assert (mount / "volumes/1/theirs").exists()
+    folders.erase(10)
+    assert list((mount / "volumes/10").iterdir()) == []
+
+
+def test_a_file_system_mounted_between_the_look_and_the_removal_is_not_erased(
+    mount: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = mount / "volumes/0/in"
+    inside.mkdir(parents=True)
+    monkeypatch.setattr(volumefolders, "_check_alone", lambda _: None)
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", inside], check=True)
+    (inside / "theirs").touch()
+    with pytest.raises(Unavailable, match=r"volumes/0/in: another file system is mounted there: unmount it"):
+        VolumeFolders(mount).erase(0)
+    assert (inside / "theirs").exists()
 
 
 def test_nothing_is_done_where_the_disks_are_not_mounted(tmp_path: Path) -> None:

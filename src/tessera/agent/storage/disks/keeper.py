@@ -1,6 +1,6 @@
 """Reconciles a node's local disks, reports them on the Node, and offers a part of them as local volumes.
 
-It decides by no state of its own: the disks' content is on the disks, and a volume's state is that of its
+It keeps no state for its decisions: the disks' content is on the disks, and a volume's state is that of its
 PersistentVolume and its folder. One volume's error is that volume's: it is in the condition, and the others go on.
 """
 
@@ -68,7 +68,7 @@ class DisksKeeper:
         self._complain = RepeatedError(self._log, "disks_not_kept")
         self._reconciled = False
         self._notes: tuple[str, ...] = ()
-        """What the last pass found about the volumes."""
+        """What is reported about the volumes."""
 
     def waiting_for(self) -> str:
         """Return why the node does not report its disks yet; empty once it does."""
@@ -102,8 +102,8 @@ class DisksKeeper:
         notes = await self._keep_volumes(plan) if plan.state is DiskState.READY else ()
         self._record.note("volumes", notes)
         if notes != self._notes:
-            self._notes = notes
             await self._report(disks_label(plan), *disks_report(plan, notes))
+            self._notes = notes
         self._complain.clear()
 
     def _done(self, step: Step) -> None:

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from tessera.agent.nodefiles import disk_fix, empty_folder
+from tessera.agent.nodefiles import disk_fix, empty_folder, printable
 from tessera.api.kubernetes.localvolumes import volume_path
 from tessera.api.linux.blockdevices import read_mounts
 from tessera.core.storage.disks.localvolumes import VolumeFolder
@@ -72,7 +72,7 @@ class VolumeFolders:
         """Remove everything in the folder of a volume; links are removed, and never followed.
 
         Raises:
-            Conflict: something is mounted inside; nothing was removed.
+            Conflict: something is mounted at the folder, or in it; nothing was removed.
             Unavailable: the disks are not mounted, or something cannot be removed.
 
         """
@@ -104,14 +104,16 @@ def _is_number(name: str) -> bool:
 
 
 def _check_alone(path: Path) -> None:
-    """Refuse a folder in which something is mounted."""
-    inside = f"{path.resolve()}/"
+    """Refuse a folder at or in which something is mounted."""
+    top = str(path.resolve())
     for each in read_mounts(str(_MOUNTS), _MOUNTS.read_bytes()):
-        if each.path.startswith(inside):
-            hint = f"unmount {each.path}; the volume is erased then"
-            raise Conflict(str(path), found=f"something is mounted at {each.path}", hint=hint)
+        if each.path == top or each.path.startswith(f"{top}/"):
+            where = printable(each.path)
+            hint = f"unmount {where}; the volume is erased then"
+            raise Conflict(str(path), found=f"something is mounted at {where}", hint=hint)
 
 
 def _failed(path: Path, error: OSError) -> Unavailable:
+    where = printable(error.filename or path)
     fix = disk_fix(error, otherwise="make it a folder that root may change")
-    return Unavailable(f"local volume {path}", found=f"{error.filename or path}: {error.strerror or error}", hint=fix)
+    return Unavailable(f"local volume {path}", found=f"{where}: {error.strerror or error}", hint=fix)
