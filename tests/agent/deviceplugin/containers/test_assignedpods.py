@@ -258,9 +258,6 @@ async def test_what_is_on_record_is_given_back_as_it_was_signed_while_that_count
 NOTHING: dict[str, Object] = {
     "another pod of that name": {**FORMER, "metadata": {**FORMER["metadata"], "uid": "another"}},
     "one that has ended": {**FORMER, "status": {"phase": "Succeeded"}},
-    "no signature": pod("p", NEED, amount(1)),
-    "a signature of another text by a key that counts": with_text(HONEST, assignment=write_shares((amount(1),))),
-    "no signature that can be one": with_text(FORMER, assignment_signature="v1.x"),
 }
 
 
@@ -270,6 +267,31 @@ async def test_nothing_is_taken_from_the_record_for(case: str) -> None:
     node.vouched = True
     assert (node.gpus(), node.assigned.by_record(("ns", "p"))) == ([], False)
     assert await node.repair() == {}
+
+
+SPOILED: dict[str, Object] = {
+    "removed": {**HONEST, "metadata": {**HONEST["metadata"], "annotations": {}}},
+    "no signature": pod("p", NEED, amount(1)),
+    "an unknown key": MORE,
+    "a signature of another text by a key that counts": with_text(HONEST, assignment=write_shares((amount(1),))),
+    "no signature that can be one": with_text(FORMER, assignment_signature="v1.x"),
+}
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Running"])
+@pytest.mark.parametrize("case", SPOILED)
+async def test_an_agent_that_starts_finds_what_a_pod_runs_with_although_its_assignment_was(
+    case: str, phase: str
+) -> None:
+    """With admission switched off a tenant may write anything on its pod while no agent runs."""
+    each = {**SPOILED[case], "status": {"phase": phase}}
+    node = with_record(each)
+    assert (node.gpus(), node.assigned.by_record(("ns", "p"))) == ([0], True)
+    assert "pod ns/p: " in node.assigned.why(("ns", "p"))
+    assert await node.repair() == {}, "no container is known to have it still"
+    node.vouched = True
+    await node.repair()
+    assert sealed(node, each)
 
 
 @pytest.mark.parametrize("revoked", [LOST, key_id(SERVER.public)])

@@ -1,5 +1,6 @@
 """Assignments that pods exchange until they say what each pod has."""
 
+import json
 import random
 import shutil
 from collections import Counter
@@ -203,6 +204,31 @@ async def test_a_pod_that_ran_and_was_mistaken_for_another_kind_since_never_star
     assert dict((await node.run("b", NEED, 4)).env)["NVIDIA_VISIBLE_DEVICES"] == facts(1, "T4").uuid
     with pytest.raises(Conflict, match="differ in size or kind"):
         await node.kubelet.create("default", "a", "main")
+
+
+async def test_a_container_that_was_started_keeps_what_it_has_though_its_answer_differs_by_now(node: Node) -> None:
+    """The agent was killed before it forgot the answer; it is of a version that recorded no assignment."""
+    pairs = (facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY)
+    await node.offer(*pairs)
+    node.assign("a", 9, share(0, 9 << 10))
+    await node.kubelet.admit("default", "a", Container(name="main", limits=((NEED, 9),)))
+    answers = (node.root / "shares.json").read_bytes()
+    await node.kubelet.create("default", "a", "main")
+    await node.kill()
+    (node.root / "shares.json").write_bytes(answers)
+    record = node.root / "allocations.json"
+    lacking = {"assignment", "key", "signature"}
+    kept = [
+        {key: value for key, value in each.items() if key not in lacking} for each in json.loads(record.read_text())
+    ]
+    record.write_text(json.dumps(kept))
+    node.assign("a", 9, share(0, 9 << 10, compute_percent=30), compute_percent=30)
+    node.plugins = node.started()
+    await node.offer(*pairs)
+    await node.plugins.shares.clean_up()
+    assert node.plugins.shares._exchanges.mistaken, "the answer is another's, by what the pod requests now"
+    assert node.plugins.gate.refusals.blocked_pods() == {}
+    assert [(each.started, len(each.uses)) for each in node.plugins.gate.record.entries] == [(True, 1)]
 
 
 @pytest.mark.parametrize("paused", [False, True], ids=["after a reboot", "with a process of its sandbox"])

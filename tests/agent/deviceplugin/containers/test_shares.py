@@ -429,6 +429,25 @@ async def test_a_container_starts_again_though_all_public_keys_are_lost(node: No
     assert not is_signed(node.pods["default", "late"], keys(AGENT))
 
 
+@pytest.mark.parametrize("agent", ["runs on", "starts again"])
+@pytest.mark.parametrize("how", HOWS)
+async def test_a_container_starts_again_though_its_assignment_was_removed(node: Node, how: str, agent: str) -> None:
+    """Admission is switched off, so its pod's tenant may do that. Its memory stays its own."""
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY), how=HOWS[how])
+    node.assign("p", 2, share(0, 2048))
+    await node.run("p", NEED, 2)
+    bare = {**node.pods["default", "p"]["metadata"], "annotations": {}}
+    node.pods["default", "p"] = node.watched["default", "p"] = {**node.pods["default", "p"], "metadata": bare}
+    if agent == "starts again":
+        await restart(node, HOWS[how])
+    await node.plugins.shares.clean_up()
+    assert [each.shares for each in node.plugins.shares.assigned_requests()] == [(share(0, 2048),)]
+    await node.kubelet.create("default", "p", "main")
+    assert (node.plugins.shares.unassigned, node.plugins.gate.refusals.blocked_pods()) == ({}, {})
+    await node.plugins.shares.repair()
+    assert is_signed(node.pods["default", "p"], keys(AGENT, SERVER)), "so that servers count it"
+
+
 @pytest.mark.parametrize("how", HOWS)
 async def test_a_container_does_not_start_again_whose_key_was_revoked_while_it_ran(node: Node, how: str) -> None:
     """What it uses stays counted, so that nobody else gets it."""

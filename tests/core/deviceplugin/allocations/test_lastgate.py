@@ -170,6 +170,14 @@ def test_an_answer_to_allocate_counts_when_a_pod_has_it(case: str) -> None:
     assert [each.uid for each in verdict.record] == (["a"] if refused else ["b"]), "it is known whose it is"
 
 
+def test_an_answer_stays_recorded_while_others_are_given() -> None:
+    """The kubelet calls `Allocate` for several pods before it shows one: none of their devices is free meanwhile."""
+    first, second = entry("", "x", whole(GPU)), entry("", "y", whole(OTHER))
+    admitted = admit((first,), second, observation(), {}).record
+    assert set(admitted) == {first, second}
+    assert admit(admitted, entry("", "z", whole(GPU)), observation(), {}).record[-1].ids == ("z",), "it came back"
+
+
 @pytest.mark.parametrize(("first", "then"), [("x", "xy"), ("xy", "x"), ("x", "x")])
 def test_an_init_container_and_the_next_are_allocated_and_start_in_turn(first: str, then: str) -> None:
     gpus = {"x": whole(GPU), "xy": whole(GPU, OTHER)}

@@ -15,6 +15,12 @@ from tessera.api.tessera.pods.assignedrequests import AssignedRequests, correcte
 from tessera.api.tessera.pods.signatures import is_signed, key_named
 from tessera.clients.kube import Object, annotations_of, name_of, uid_of
 from tessera.core.deviceplugin.allocations.agentallocations import Assigned, SignedAssignment, StartedPod
+from tessera.core.deviceplugin.allocations.countedassignment import (
+    AssignmentSource,
+    PodAssignments,
+    counted_assignment,
+    is_void,
+)
 from tessera.core.deviceplugin.allocations.kubeletallocations import RequestKey
 from tessera.core.deviceplugin.allocations.matching import AssignedRequest, Correction
 from tessera.errors import Conflict, TesseraError
@@ -74,7 +80,7 @@ class AssignedPods:
 
     A watch lags: until it shows our write or a later version, the written pod takes its place. Otherwise
     shares of one pod would count as free and be assigned to another. A running pod keeps its allocation even if
-    its assignment is spoiled, or replaced by a signed one that it had before.
+    its assignment is removed, spoiled, or replaced by a signed one that it had before (`counted_assignment`).
 
     Args:
         pods: those of this node, and their annotations.
@@ -182,8 +188,8 @@ class AssignedPods:
         assigned = self._read[pod].assigned if pod in self._read else None
         if assigned is None:
             return False
-        started = self._record.started_pod(uid_of(assigned))
-        return (started is not None and self._is_void(started)) or self._trust.revoked(self._signed(assigned).key)
+        started, revoked = self._record.started_pod(uid_of(assigned)), self._trust.revoked
+        return (started is not None and is_void(started, revoked)) or revoked(self._signed(assigned).key)
 
     def revoked(self, key: str) -> bool:
         """Return whether the servers' key of this id is revoked."""
@@ -202,9 +208,6 @@ class AssignedPods:
             return started.signed  # whoever signed the new one
         return SignedAssignment(assignment=text, key=key_named(signature), signature=signature)
 
-    def _is_void(self, started: StartedPod) -> bool:
-        return not started.signed.assignment or self._trust.revoked(started.signed.key)
-
     def read_again(self) -> None:
         """Parse every pod again; running pods whose assignment does not count keep their allocation."""
         self._read = {
@@ -216,26 +219,28 @@ class AssignedPods:
 
     def _known(self, pod: Object, before: _Known | None) -> _Known:
         found = self._requests_of(pod)
-        why = "; ".join(found.refused)
         started = self._record.started_pod(uid_of(pod))
-        if started is not None and self._is_void(started):
-            started = None
-        # 1. The present assignment counts, unless the containers were started with another.
-        recorded = None if started is None else self._recorded(pod, started)
+        recorded = None if started is None or is_void(started, self._trust.revoked) else self._recorded(pod, started)
         own = () if recorded is None else self._requests_of(recorded).requests
-        if found.requests and _agree(found.requests, own, started):
-            return _Known(pod=pod, requests=found.requests, assigned=pod, why=why)
-        # 2. The former assignment counts while the pod runs.
-        if not found.requests and before is not None and self._holds(pod, before):
+        former = before.assigned if not found.requests and before is not None and _is_of(before, pod) else None
+        counted = counted_assignment(
+            PodAssignments(
+                present=found.requests,
+                unknown_keys=found.unknown,
+                former=former is not None,
+                former_is_signed=former is not None and bool(self._requests_of(former).requests),
+                running=(pod.get("status") or {}).get("phase") == "Running",
+                started=started,
+                recorded=own,
+            ),
+            self._trust.revoked,
+        )
+        why = "; ".join(found.refused)
+        if counted.source is AssignmentSource.FORMER and before is not None:
             return msgspec.structs.replace(before, pod=pod, why=why)
-        # 3. What the containers were started with counts, if the annotation is older than that or its key is lost.
-        lost = bool(found.unknown) and not any(map(self._trust.revoked, found.unknown))
-        if own and (found.requests or lost):
+        if counted.source is AssignmentSource.RECORDED:
             namespace, name = name_of(pod)
-            why = (
-                why
-                or f"assignment of pod {namespace}/{name}: an earlier one of this pod was replaced, and still counts"
-            )
+            why = why or f"assignment of pod {namespace}/{name}: {counted.why}"
             return _Known(pod=pod, requests=own, assigned=recorded, why=why, recorded=True)
         return _Known(pod=pod, requests=found.requests, assigned=pod if found.requests else None, why=why)
 
@@ -249,14 +254,6 @@ class AssignedPods:
         if is_signed(first, self._keys):
             return first
         return _annotated(pod, self._trust.sealed(pod, {ASSIGNMENT: signed.assignment}))
-
-    def _holds(self, pod: Object, before: _Known) -> bool:
-        """Return whether a pod keeps its allocation without its assignment: it runs, or the signature still counts."""
-        if before.assigned is None or uid_of(pod) != uid_of(before.assigned) or is_ended(pod):
-            return False
-        if (pod.get("status") or {}).get("phase") == "Running":
-            return True
-        return bool(self._requests_of(before.assigned).requests)
 
     async def correct(self, correction: Correction) -> None:
         """Write the assignment of a correction on its pod, if it differs and the pod exists.
@@ -330,13 +327,9 @@ def _annotated(pod: Object, annotations: Mapping[str, str]) -> Object:
     return {**pod, "metadata": {**pod["metadata"], "annotations": {**annotations_of(pod), **annotations}}}
 
 
-def _agree(requests: Iterable[AssignedRequest], present: Iterable[AssignedRequest], started: StartedPod | None) -> bool:
-    """Return whether requests match what a pod's started containers were started with, by the pod's record."""
-    shares = {each.key: each.shares for each in requests}
-    containers = frozenset[tuple[str, str]]() if started is None else started.containers
-    return all(
-        shares.get(each.key) == each.shares for each in present if (each.key.container, each.key.resource) in containers
-    )
+def _is_of(before: _Known, pod: Object) -> bool:
+    """Return whether an assignment counted before for this very pod, which has not ended."""
+    return before.assigned is not None and uid_of(pod) == uid_of(before.assigned) and not is_ended(pod)
 
 
 def _shows(pod: Object, written: _Written) -> bool:

@@ -1,0 +1,100 @@
+"""Which assignment of a pod counts: that of its annotations, the one before, or what its containers were started with.
+
+Whoever may write a pod's annotations can remove its assignment, replace it by one that nobody signed, or restore one
+that the server signed for the same pod before. None of that changes what a started container has.
+"""
+
+import enum
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from tessera.core.deviceplugin.allocations.agentallocations import StartedPod
+from tessera.core.deviceplugin.allocations.matching import AssignedRequest
+
+__all__ = ["AssignmentSource", "CountedAssignment", "PodAssignments", "counted_assignment", "is_void"]
+
+
+class AssignmentSource(enum.StrEnum):
+    """Where a pod's assignment comes from."""
+
+    PRESENT = "present"
+    """Its annotations."""
+    FORMER = "former"
+    """Its annotations as they last counted for this agent."""
+    RECORDED = "recorded"
+    """The agent's record of what its containers were started with."""
+    NONE = "none"
+
+
+class PodAssignments(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a pod's assignment."""
+
+    present: tuple[AssignedRequest, ...] = ()
+    """By its annotations; empty where they do not count."""
+    unknown_keys: tuple[str, ...] = ()
+    """Ids of keys that signed them, but do not count."""
+    former: bool = False
+    """Whether an assignment of this very pod counted before, and the pod has not ended; asked where none is present."""
+    former_is_signed: bool = False
+    """Whether the signature of that still counts."""
+    running: bool = False
+    started: StartedPod | None = None
+    """What its containers were started with; None for nothing."""
+    recorded: tuple[AssignedRequest, ...] = ()
+    """By the assignment of `started`."""
+
+
+class CountedAssignment(msgspec.Struct, frozen=True, kw_only=True):
+    """The assignment that counts, and why not the present one."""
+
+    source: AssignmentSource
+    why: str = ""
+    """Without the pod's name; empty where whoever reads the annotations says why."""
+
+
+def counted_assignment(pod: PodAssignments, revoked: Callable[[str], bool]) -> CountedAssignment:
+    """Return which assignment of a pod counts.
+
+    Never another's, as each was signed for this pod. Once a container was started, none that differs from what it was
+    started with, whether the agent runs on or starts again. Nothing of the record counts whose key was revoked.
+
+    Args:
+        pod: its assignments.
+        revoked: returns whether a key, by id, was revoked.
+
+    """
+    void = pod.started is not None and is_void(pod.started, revoked)
+    started, recorded = (None, ()) if void else (pod.started, pod.recorded)
+    # 1. The present assignment counts, unless the containers were started with another.
+    if pod.present and _agree(pod.present, recorded, started):
+        return CountedAssignment(source=AssignmentSource.PRESENT)
+    # 2. The former assignment counts while the pod runs, or its signature does.
+    if not pod.present and pod.former and (pod.running or pod.former_is_signed):
+        return CountedAssignment(source=AssignmentSource.FORMER)
+    # 3. What the containers were started with counts, unless a revoked key signed what the pod has now.
+    if recorded and not any(map(revoked, pod.unknown_keys)):
+        what = "an earlier one of this pod was" if pod.present else "it was removed or"
+        return CountedAssignment(
+            source=AssignmentSource.RECORDED,
+            why=f"{what} replaced, and what its containers were started with still counts",
+        )
+    return CountedAssignment(source=AssignmentSource.NONE)
+
+
+def is_void(started: StartedPod, revoked: Callable[[str], bool]) -> bool:
+    """Return whether what containers were started with was signed by a revoked key."""
+    return not started.signed.assignment or revoked(started.signed.key)
+
+
+def _agree(
+    requests: Iterable[AssignedRequest], recorded: Iterable[AssignedRequest], started: StartedPod | None
+) -> bool:
+    """Return whether requests match what a pod's started containers were started with, by the pod's record."""
+    shares = {each.key: each.shares for each in requests}
+    containers = frozenset[tuple[str, str]]() if started is None else started.containers
+    return all(
+        shares.get(each.key) == each.shares
+        for each in recorded
+        if (each.key.container, each.key.resource) in containers
+    )
