@@ -192,6 +192,18 @@ def test_the_architecture_page_answers_questions_about_every_part() -> None:
     )
 
 
+def test_the_records_that_the_glossary_names_are_classes_of_the_core() -> None:
+    text = (ROOT / "docs/glossary.md").read_text()
+    named = {name for name in re.findall(r"\*\* \(`(\w+)`\)|\*\*`(\w+)`\*\*", text) for name in name if name}
+    classes = {
+        name
+        for path in (ROOT / "src/tessera/core").rglob("*.py")
+        for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE)
+    }
+    assert {"DeviceRequest", "Need", "Share"} < named
+    assert sorted(named - classes) == []
+
+
 def test_every_decision_is_in_the_index() -> None:
     folder = ROOT / "docs" / "decisions"
     index = (folder / "README.md").read_text()

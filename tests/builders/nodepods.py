@@ -52,7 +52,7 @@ class AnnotatedPods:
 
 
 class _View:
-    is_recorded = False
+    checkpoint_is_readable = False
 
     def __init__(
         self,

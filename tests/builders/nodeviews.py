@@ -20,6 +20,8 @@ def of_the_host(proc: Path) -> Path:
 class RecordedPods:
     """What `PodsView` observes, kept in this process."""
 
+    checkpoint_is_readable = True
+
     def __init__(self) -> None:
         self.objects: dict[str, Object] = {}
         self.recorded: list[KubeletAllocation] = []

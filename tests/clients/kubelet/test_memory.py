@@ -116,7 +116,7 @@ async def test_a_kubelet_without_its_record_knows_no_resource_of_before(kubelet:
     with pytest.raises(Conflict, match="no healthy device"):
         await kubelet.admit("default", "q", ONE)
     await kubelet.restart(without_record=True)
-    assert not checkpoint.is_written()
+    assert not checkpoint.is_readable()
     await kubelet.admit("default", "q", ONE)
     assert checkpoint.read() == ()
     await server.stop()

@@ -39,8 +39,8 @@ class RecordedPods(Protocol):
         """Return the containers' devices by the kubelet's record."""
 
     @property
-    def is_recorded(self) -> bool:
-        """Whether the kubelet's checkpoint can be read: it has all that the kubelet knows of pods."""
+    def checkpoint_is_readable(self) -> bool:
+        """Whether the kubelet's checkpoint can be read."""
 
 
 class OwnRecord(Protocol):
@@ -198,12 +198,12 @@ class NodePods:
         checkpoint: what that lacks never comes.
         """
         self._record.release()
-        whole = self._view.is_recorded
+        readable = self._view.checkpoint_is_readable
         own = container_allocations(self._record.entries)
         found = {each.key: each for each in (*own, *await self._view.container_devices())}
         record = tuple(found[key] for key in sorted(found))
         missing = self._missing.pods(self._view.pods(), record, self._node.resources)
-        if whole or not missing:
+        if readable or not missing:
             return record
         raise Unavailable(
             "the record of devices",

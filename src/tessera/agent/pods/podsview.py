@@ -72,6 +72,10 @@ class PodsInView(Protocol):
     def has_lost(self, uid: str, container: str, resource: str) -> bool:
         """Return whether the kubelet's record can be read, and lacks an allocation."""
 
+    @property
+    def checkpoint_is_readable(self) -> bool:
+        """Whether the kubelet's checkpoint can be read."""
+
     def node(self) -> RegisteredNode:
         """Return the Node object as the watch shows it."""
 
@@ -271,9 +275,9 @@ class PodsView:
         return registered_node(self._bound.node())
 
     @property
-    def is_recorded(self) -> bool:
-        """Whether the kubelet's checkpoint can be read: it has all that the kubelet knows of pods."""
-        return self._checkpoint.is_written()
+    def checkpoint_is_readable(self) -> bool:
+        """Whether the kubelet's checkpoint can be read."""
+        return self._checkpoint.is_readable()
 
     @property
     def kubelet_resources(self) -> frozenset[str]:

@@ -184,7 +184,7 @@ def _overhead(field: Field) -> Fraction:
 
 
 def _claims(spec: Field) -> tuple[DeviceRequest, ...]:
-    """Return the pod's claims for dynamically allocated devices as asks of a name that no node offers yet."""
+    """Return the pod's claims for dynamically allocated devices as requests of a name that no node offers yet."""
     requests = []
     for claim in spec.get("resourceClaims").elements():
         name = claim.get("resourceClaimTemplateName").text("") or claim.get("resourceClaimName").text("")

@@ -55,11 +55,11 @@ class DeviceCheckpoint:
 
     def lacks(self, uid: str, container: str, resource: str) -> bool:
         """Return whether the kubelet's allocations are known, and this is not one of them."""
-        if not self.is_written():
+        if not self.is_readable():
             return False
         return (uid, container, resource) not in {(e.uid, e.container, e.resource) for e in self._known[1]}
 
-    def is_written(self) -> bool:
+    def is_readable(self) -> bool:
         """Return whether the kubelet's allocations are known: the file is there, and can be read."""
         try:
             self.read()

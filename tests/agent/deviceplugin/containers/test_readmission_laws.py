@@ -1,7 +1,7 @@
 """After a kubelet has started without its record, no pod fails whose assignment nobody else uses.
 
 It allocates nothing for containers that run, and admits those again that have ended, in any order. A pod whose
-container has ended has processes left all the same: the one that holds its namespaces.
+container has ended has a process left all the same: its sandbox.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ def run(node: Node, name: str, *, pause: bool, ends: bool) -> None:
     node.pods["default", name] = node.watched["default", name] = {**node.pods["default", name], "status": status}
 
 
-@pytest.mark.parametrize("pause", [False, True], ids=["no process left", "the pods' namespaces are held"])
+@pytest.mark.parametrize("pause", [False, True], ids=["no process left", "the pods' sandboxes are left"])
 @pytest.mark.parametrize("how", ["envvar", "cdi-cri"])
 @pytest.mark.parametrize("seed", range(10))
 async def test_who_is_admitted_again_starts_with_a_share_that_nobody_uses(

@@ -302,6 +302,7 @@ async def test_a_running_pod_that_the_record_never_shows_is_waited_for_no_longer
         node.ask(name, NEED, 2)
     node.watched["default", "early"] = node.pods["default", "early"] | {"status": {"phase": "Running"}}
     await node.kubelet.admit("default", "stray", Container(name="main", limits=((NEED, 2),)))
+    (node.kubelet.plugins / DEVICE_CHECKPOINT).write_text("no checkpoint")
     await node.plugins.shares.clean_up()
     assert node.plugins.shares.unassigned == {}
     node.passed_s += 61
@@ -427,6 +428,30 @@ async def test_a_container_starts_again_though_all_public_keys_are_lost(node: No
     assert [each["computePercent"] for each in node.assigned("p")] == [10]
     assert is_signed(node.pods["default", "p"], keys(AGENT))
     assert not is_signed(node.pods["default", "late"], keys(AGENT))
+
+
+@pytest.mark.parametrize("readable", [True, False], ids=["its checkpoint", "PodResources"])
+async def test_a_running_pod_that_the_kubelet_lost_holds_nothing_up_where_the_record_is(
+    node: Node, *, readable: bool
+) -> None:
+    """A checkpoint that lacks it never has it; what a kubelet that starts answers may have it soon."""
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY), how=CDI)
+    node.assign("p", 2, share(0, 2048))
+    await node.run("p", NEED, 2)
+    running = {**node.pods["default", "p"], "status": {"phase": "Running"}}
+    node.pods["default", "p"] = node.watched["default", "p"] = running
+    node.kubelet.lose_record()
+    node.assign("q", 3, share(1, 3072))
+    node.ask("stray", NEED, 3)
+    await node.kubelet.admit("default", "stray", Container(name="main", limits=((NEED, 3),)))
+    if not readable:
+        (node.kubelet.plugins / DEVICE_CHECKPOINT).write_text("no checkpoint")
+    for waited, removed in ((0, readable), (61, not readable)):
+        node.passed_s += waited
+        with capture_logs() as logs:
+            await node.plugins.shares.clean_up()
+        assert ("shares_removed" in [each["event"] for each in logs]) is removed
+        assert ("uid-stray" in node.plugins.shares.unassigned) is (readable or waited > 0)
 
 
 @pytest.mark.parametrize("agent", ["runs on", "starts again"])

@@ -9,7 +9,7 @@ from builders.signed import SERVER, STRANGER, authority, keys, signed
 from tessera.api.kubernetes.podspecs import read_need
 from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
 from tessera.api.tessera.pods.assignedrequests import corrected, read_assigned_requests
-from tessera.api.tessera.pods.assignments import read_shares, serves, signed_ask, write_shares
+from tessera.api.tessera.pods.assignments import read_shares, serves, signed_request, write_shares
 from tessera.api.tessera.pods.clusterpods import object_field, read_live_pod
 from tessera.api.tessera.pods.recordedpods import honored, recorded_assignment
 from tessera.api.tessera.pods.signatures import InvalidAssignment
@@ -73,7 +73,7 @@ def test_what_is_written_on_a_pod_after_its_request_was_signed_judges_nothing(ca
 def test_the_unit_in_which_a_pod_counts_follows_from_what_was_signed(unit: str, mib: int) -> None:
     each, need = assigned("p", amount(0, memory_mib=4 * mib), gpu_memory_unit=unit)
     field = object_field("Pod", annotated(each, gpu_memory_unit=None))
-    signed_now = read_need(field, requested=signed_ask(field, keys()))
+    signed_now = read_need(field, requested=signed_request(field, keys()))
     assert (signed_now.requests, signed_now.unit_mib) == (need.requests, mib)
 
 
@@ -101,14 +101,14 @@ def test_a_share_is_of_what_was_signed_and_not_of_a_larger_unit() -> None:
 def test_a_request_that_nobody_signed_says_nothing() -> None:
     each, need = assigned("p", amount(0), gpu_memory_unit="MiB")
     field = object_field("Pod", each)
-    assert signed_ask(field, keys()) == need
-    assert signed_ask(field, None) is None
+    assert signed_request(field, keys()) == need
+    assert signed_request(field, None) is None
     for strange in (signed(each, STRANGER), signed(each, uid="another"), signed(each, node="another"), pod("p")):
-        assert signed_ask(object_field("Pod", strange), keys()) is None
+        assert signed_request(object_field("Pod", strange), keys()) is None
     text = {**each["metadata"]["annotations"], "tessera.dev/assignment": "{}"}
     sealed = SERVER.sealed(text, uid="uid-p", node="a")
     broken = {**each, "metadata": {**each["metadata"], "annotations": sealed}}
-    assert signed_ask(object_field("Pod", broken), keys()) is None
+    assert signed_request(object_field("Pod", broken), keys()) is None
 
 
 def test_a_request_is_written_and_read_as_it_was() -> None:
@@ -119,7 +119,7 @@ def test_a_request_is_written_and_read_as_it_was() -> None:
     need = Need(requests=requests, models=("A100-40GB",))
     text = write_shares((amount(0),), Need(cpu_milli=5, requests=requests, models=("A100-40GB",)))
     each = pod("p", LIMITS, annotations={"tessera.dev/assignment": text})
-    assert signed_ask(object_field("Pod", signed(each)), keys()) == need
+    assert signed_request(object_field("Pod", signed(each)), keys()) == need
 
 
 # sentence: (limits, annotations, shares, whether they give what is asked)

@@ -137,6 +137,18 @@ def test_what_is_assigned_to_a_container_that_was_not_started_may_change(of: str
     assert counted_assignment(pod, lambda _: False).source is want
 
 
+@pytest.mark.parametrize("signed", [True, False])
+def test_a_pod_that_does_not_run_yet_has_what_counted_before_while_its_signature_counts(*, signed: bool) -> None:
+    pod = PodAssignments(former=True, former_is_signed=signed)
+    assert (counted_assignment(pod, lambda _: False).source is AssignmentSource.FORMER) is signed
+
+
+def test_an_earlier_assignment_that_was_restored_is_told_from_what_counted_before() -> None:
+    """So that the agent writes on the pod what its containers were started with."""
+    pod = PodAssignments(present=requests(1), former=True, running=True, started=started(0), recorded=requests(0))
+    assert counted_assignment(pod, lambda _: False).source is AssignmentSource.RECORDED
+
+
 def test_a_key_that_was_revoked_on_the_pod_is_not_made_good_by_the_record() -> None:
     pod = PodAssignments(unknown_keys=("stolen",), started=started(0), recorded=requests(0))
     assert counted_assignment(pod, lambda key: key == "stolen").source is AssignmentSource.NONE

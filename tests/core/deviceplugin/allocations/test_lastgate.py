@@ -53,10 +53,10 @@ def entry(
 
 def shown(*containers: str, resource: str = NAMED, ended: bool = False, ending: bool = False) -> GatePod:
     """Return a pod whose containers ask for one resource; of these `init` ends before the others start."""
-    asks = frozenset((each, resource) for each in containers or ("main",))
+    requests = frozenset((each, resource) for each in containers or ("main",))
     lasting = frozenset(containers or ("main",)) - {"init"}
     return GatePod(
-        name="ns/a", requests=asks, lasting=lasting, order=containers or ("main",), ended=ended, ending=ending
+        name="ns/a", requests=requests, lasting=lasting, order=containers or ("main",), ended=ended, ending=ending
     )
 
 

@@ -32,13 +32,13 @@ from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import Conflict, Unavailable
 from tessera.log import Logger
 
-__all__ = ["Gate", "PodProcesses"]
+__all__ = ["Gate", "GpuProcesses"]
 
 _TIMES = AgentTimes()
 _RETRY_S = 0.1
 
 
-class PodProcesses(Protocol):
+class GpuProcesses(Protocol):
     """The processes of pods that the driver lists on GPUs; `DeviceProcesses` is one."""
 
     async def on(self, gpus: Iterable[str]) -> tuple[DeviceProcess, ...]:
@@ -57,7 +57,7 @@ class Gate:
     """
 
     def __init__(
-        self, record: AllocationRecord, processes: PodProcesses, log: Logger, *, times: AgentTimes = _TIMES
+        self, record: AllocationRecord, processes: GpuProcesses, log: Logger, *, times: AgentTimes = _TIMES
     ) -> None:
         self.record = record
         self.view = record.observer.view

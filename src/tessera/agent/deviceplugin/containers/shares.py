@@ -240,7 +240,8 @@ class ShareAllocator:
     async def clean_up(self) -> None:
         """Remove unused specifications, forget unclaimed answers, and repair assignments.
 
-        While the kubelet's record lacks a running pod nothing is removed, for at most a minute.
+        While the kubelet's record lacks a running pod nothing is removed, for at most a minute, unless the record is
+        its checkpoint: what that lacks never comes.
 
         Raises:
             Unavailable: the kubelet's record or the API cannot be read.
@@ -249,7 +250,8 @@ class ShareAllocator:
         self._unassigned.forget_ended()
         async with self._turn:
             allocated = await self._view.container_devices()
-            if self._missing.pods(self._pods.objects(), allocated, SHARE_RESOURCES):
+            missing = self._missing.pods(self._pods.objects(), allocated, SHARE_RESOURCES)
+            if missing and not self._view.checkpoint_is_readable:
                 return
             await self.forget_former()
             await self._find_unassigned(allocated)

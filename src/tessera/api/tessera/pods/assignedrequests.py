@@ -11,7 +11,7 @@ from tessera.api.fields import Field, identity
 from tessera.api.gpushare.annotations import ASSIGNED, INDEX, assumed_ns
 from tessera.api.kubernetes.podspecs import ASSIGNMENT, read_need
 from tessera.api.kubernetes.podstates import created_ns, is_finished, is_terminating
-from tessera.api.tessera.pods.assignments import dealt, read_shares, signed_ask, write_shares
+from tessera.api.tessera.pods.assignments import dealt, read_shares, signed_request, write_shares
 from tessera.api.tessera.pods.signatures import Keys, UnknownKey
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation, RequestKey
@@ -68,7 +68,7 @@ def read_assigned_requests(
 
 def _requests(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[AssignedRequest]:
     namespace, name = identity(pod)
-    requested = signed_ask(pod, keys)
+    requested = signed_request(pod, keys)
     need = read_need(pod, share_unit_mib=share_unit_mib, requested=requested)
     shares = read_shares(pod, need, share_unit_mib=share_unit_mib, keys=keys)
     if shares is None:
@@ -292,7 +292,7 @@ def corrected(
 
     """
     field = Field(Document(source="pods of this node", number=1, data=dict(pod), first_line=1), dict(pod))
-    requested = signed_ask(field, keys)
+    requested = signed_request(field, keys)
     need = read_need(field, share_unit_mib=share_unit_mib, requested=requested)
     shares = read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys) or ()
     request, end = correction.request, correction.request.at + len(correction.shares)

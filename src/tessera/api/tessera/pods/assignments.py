@@ -23,7 +23,7 @@ from tessera.core.workload.need import DeviceRequest, Form, Isolation, Need
 from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.errors import UNDECODABLE, InvalidInput
 
-__all__ = ["check_requested", "dealt", "read_shares", "serves", "signed_ask", "write_shares"]
+__all__ = ["check_requested", "dealt", "read_shares", "serves", "signed_request", "write_shares"]
 
 _GIB = 1024
 
@@ -35,7 +35,7 @@ def write_shares(shares: tuple[Share, ...], requested: Need | None = None) -> st
 
     Args:
         shares: of the pod.
-        requested: its request, of which asks and models are written; None if they were not signed.
+        requested: its request, of which the devices and models are written; None if they were not signed.
 
     """
     fields = AssignmentFields(1, msgspec.convert(shares, tuple[ShareFields, ...], from_attributes=True))
@@ -45,7 +45,7 @@ def write_shares(shares: tuple[Share, ...], requested: Need | None = None) -> st
     return msgspec.json.encode(fields).decode()
 
 
-def signed_ask(pod: Field, keys: Keys | None) -> Need | None:
+def signed_request(pod: Field, keys: Keys | None) -> Need | None:
     """Return the requests and models that were signed with a pod's assignment; None for none.
 
     They take precedence over the pod's present annotations, which a tenant may have changed since.

@@ -10,7 +10,7 @@ from tessera.api.fields import Field, in_words
 from tessera.api.kubernetes.containerrequests import is_zero, names_gpu
 from tessera.api.kubernetes.podspecs import PREFIX, read_need
 from tessera.api.kubernetes.podstates import is_finished
-from tessera.api.tessera.pods.assignments import check_requested, read_shares, signed_ask
+from tessera.api.tessera.pods.assignments import check_requested, read_shares, signed_request
 from tessera.api.tessera.pods.signatures import Keys, UnknownKey
 from tessera.api.untyped import as_dict
 from tessera.core.cluster.snapshot import Share
@@ -82,7 +82,7 @@ def read_live_pod(pod: Mapping[str, Any], *, share_unit_mib: int = 1024, keys: K
 
 def _need(field: Field, share_unit_mib: int, keys: Keys | None) -> tuple[Need, str]:
     try:
-        need = read_need(field, share_unit_mib=share_unit_mib, requested=signed_ask(field, keys))
+        need = read_need(field, share_unit_mib=share_unit_mib, requested=signed_request(field, keys))
     except InvalidInput as error:
         return Need(), in_words(error, field)
     # Network cards, cached models and the like are counted by kube-scheduler.

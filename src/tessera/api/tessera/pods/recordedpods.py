@@ -10,7 +10,7 @@ from tessera.api.fields import Field, identity
 from tessera.api.gpushare.annotations import ASSIGNED, ASSUMED
 from tessera.api.kubernetes.podspecs import read_need
 from tessera.api.kubernetes.podstates import is_finished
-from tessera.api.tessera.pods.assignments import check_requested, read_shares, signed_ask, write_shares
+from tessera.api.tessera.pods.assignments import check_requested, read_shares, signed_request, write_shares
 from tessera.api.tessera.pods.signatures import InvalidAssignment, Keys
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation, RequestKey
@@ -58,7 +58,7 @@ def recorded_assignment(
 
     """
     field = _field(pod)
-    requested = signed_ask(field, keys)
+    requested = signed_request(field, keys)
     need = read_need(field, share_unit_mib=share_unit_mib, requested=requested)
     named = _named(field, need, record, devices)
     if not named:

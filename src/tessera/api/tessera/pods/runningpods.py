@@ -14,7 +14,7 @@ from tessera.api.hami.annotations import ALLOCATED, read_allocated
 from tessera.api.kubernetes.podspecs import read_need
 from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.kubernetes.workloads import controller
-from tessera.api.tessera.pods.assignments import read_shares, signed_ask
+from tessera.api.tessera.pods.assignments import read_shares, signed_request
 from tessera.api.tessera.pods.signatures import InvalidAssignment, Keys
 from tessera.api.untyped import as_dict
 from tessera.core.cluster.snapshot import Node, NodeName, Running, Share
@@ -234,7 +234,7 @@ def _keys_of(field: Field, keys: Mapping[str, Keys] | None) -> Keys | None:
 
 def _read(field: Field, key: PodKey, share_unit_mib: int, keys: Keys | None) -> _Reading:
     try:
-        need = read_need(field, share_unit_mib=share_unit_mib, requested=signed_ask(field, keys))
+        need = read_need(field, share_unit_mib=share_unit_mib, requested=signed_request(field, keys))
         priority = field.get("spec", "priority").integer(0, least=-(1 << 31))
         pod = Pod(key=key, need=need, priority=priority, owner=controller(field, key.partition("/")[0]))
     except InvalidInput as error:

@@ -1,7 +1,7 @@
 """Which assignment of a pod counts: that of its annotations, the one before, or what its containers were started with.
 
-Whoever may write a pod's annotations can remove its assignment, replace it by one that nobody signed, or restore one
-that the server signed for the same pod before. None of that changes what a started container has.
+A tenant who may write a pod's annotations can remove its assignment, replace it by one that nobody signed, or restore
+one that the server signed for the same pod before. None of that changes what a started container has.
 """
 
 import enum
@@ -50,7 +50,7 @@ class CountedAssignment(msgspec.Struct, frozen=True, kw_only=True):
 
     source: AssignmentSource
     why: str = ""
-    """Without the pod's name; empty where whoever reads the annotations says why."""
+    """Without the pod's name; empty where the annotations' reader says why."""
 
 
 def counted_assignment(pod: PodAssignments, revoked: Callable[[str], bool]) -> CountedAssignment:

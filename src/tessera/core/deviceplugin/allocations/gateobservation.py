@@ -41,7 +41,7 @@ class GatePod(msgspec.Struct, frozen=True, kw_only=True):
         return self.order.index(container) if container in self.order else -1
 
     def has_ended(self, container: str) -> bool:
-        """Return whether an init container has come to its end, so that another was created after it."""
+        """Return whether an init container has ended: a container that starts after it was created."""
         return container in self.order and any(self.place(each) > self.place(container) for each in self.created)
 
 
@@ -90,7 +90,7 @@ class GateObservation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def in_use(record: Iterable[AgentAllocation], pods: Mapping[str, GatePod]) -> tuple[AgentAllocation, ...]:
-    """Return the record, in which init containers use nothing for which `Allocate` was called after their end.
+    """Return the record; init containers that were allocated to again after their end use nothing.
 
     A kubelet that starts without its checkpoint calls it for them though their pods run. It names no pod, so the answer
     may have another's share. Such a container starts again only in a new sandbox of its pod, and then `lastgate.start`

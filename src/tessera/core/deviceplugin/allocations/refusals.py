@@ -98,7 +98,7 @@ def with_lost(
     has_lost: Callable[[str, str, str], bool],
     now_s: float,
 ) -> dict[ContainerKey, RefusedContainer]:
-    """Return refusals with containers whose devices the kubelet has lost, as it says, until they run again.
+    """Return refusals with containers of which the kubelet says that it lost their devices, until they run again.
 
     Its words alone are no proof: a watch may show former ones, and a container may write them itself. The kubelet must
     also have a checkpoint that lacks the devices.
