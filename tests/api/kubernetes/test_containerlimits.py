@@ -113,6 +113,12 @@ def asking(name: str, amount: str, **more: str) -> dict[str, Any]:
     return {"name": name, "resources": {"limits": {"a/b": amount}}, **more}
 
 
+def claimed(*containers: str, resource: str = "a/b") -> dict[str, Any]:
+    """Return the status of an admitted pod; source: `PodExtendedResourceClaimStatus` of Kubernetes' core/v1."""
+    mappings = [{"containerName": each, "resourceName": resource, "requestName": "r"} for each in containers]
+    return {**ADMITTED, "extendedResourceClaimStatus": {"resourceClaimName": "c", "requestMappings": mappings}}
+
+
 ADMITTED = {"phase": "Running", "containerStatuses": [{"name": "main"}]}
 # sentence: (containers, init containers, status, how many the kubelet counts)
 AMOUNTS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any], int]] = {
@@ -127,6 +133,9 @@ AMOUNTS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, A
         7,
     ),
     "no amount": ([asking("main", "0"), asking("more", "none"), asking("part", "0.5")], [], ADMITTED, 0),
+    "a driver for DRA serves them": ([asking("main", "2")], [asking("init", "3")], claimed("main", "init"), 0),
+    "a driver for DRA serves another resource": ([asking("main", "2")], [], claimed("main", resource="a/c"), 2),
+    "a driver for DRA serves one container": ([asking("main", "2"), asking("more", "1")], [], claimed("more"), 2),
     "it was not admitted yet": ([asking("main", "2")], [], {"phase": "Pending"}, 0),
     "it has ended": ([asking("main", "2")], [], {**ADMITTED, "phase": "Failed"}, 0),
 }

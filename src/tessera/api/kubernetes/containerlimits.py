@@ -124,14 +124,17 @@ def admitted_amounts(pods: Iterable[Mapping[str, Any]]) -> Counter[str]:
 
     An init container that ends uses its amount before the others start, and beside the sidecars before it.
     Source: Kubernetes `staging/src/k8s.io/component-helpers/resource/helpers.go`, `AggregateContainerRequests`.
+    What a driver for DRA serves is left out: no device plugin allocates it.
     """
     found = Counter[str]()
     for pod in pods:
         if not was_admitted(pod) or is_finished(pod):
             continue
         lasting, most = Counter[str](), Counter[str]()
-        limits, keep = tuple(limits_of(pod)), lasting_containers(pod)
-        for container, resource, quantity in limits:
+        keep, claimed = lasting_containers(pod), _claimed(pod)
+        for container, resource, quantity in limits_of(pod):
+            if (container, resource) in claimed:
+                continue
             with contextlib.suppress(InvalidInput):
                 amount = count(quantity, "")
                 if container in keep:
@@ -140,6 +143,13 @@ def admitted_amounts(pods: Iterable[Mapping[str, Any]]) -> Counter[str]:
                     most[resource] = max(most[resource], lasting[resource] + amount)
         found += lasting | most
     return found
+
+
+def _claimed(pod: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
+    """Return the containers and resources that a driver for DRA serves."""
+    served = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+    mappings = served.get("requestMappings") or ()
+    return frozenset((str(each.get("containerName")), str(each.get("resourceName"))) for each in mappings)
 
 
 def limits_of(pod: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

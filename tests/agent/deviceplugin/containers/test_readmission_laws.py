@@ -211,10 +211,7 @@ async def test_a_pod_that_runs_is_admitted_again_for_its_init_container(
 ) -> None:
     """The kubelet allocates for the container that has ended, with units of the one that runs: its pod was ended."""
     await node.offer((facts(0, "T4"), MEMORY), how=PluginOptions(list_strategies=(how,)))
-    node.assign("p", units, share(0, units << 10))
-    spec = node.pods["default", "p"]["spec"]
-    spec["initContainers"] = [{**spec["containers"][0], "name": "init"}]
-    node.pods["default", "p"] = node.watched["default", "p"] = signed(node.pods["default", "p"])
+    ask_with_init(node, "p", 0, units)
     init, main = (Container(name=name, limits=((NEED, units),)) for name in ("init", "main"))
     await node.kubelet.admit("default", "p", init)
     (ids,) = {each.device_ids for each in await node.plugins.gate.view.allocated()}
@@ -240,19 +237,13 @@ async def test_a_pod_that_runs_is_admitted_again_for_its_init_container(
 async def test_what_an_init_container_uses_is_not_given_to_another(node: Node, how: ListStrategy, loses: int) -> None:
     """Its start is recorded as the other container's, which has the same ids; then its pod is deleted by force."""
     await node.offer((facts(0, "T4"), MEMORY), how=PluginOptions(list_strategies=(how,)))
-    node.assign("p", 9, share(0, 9 << 10))
-    spec = node.pods["default", "p"]["spec"]
-    spec["initContainers"] = [{**spec["containers"][0], "name": "init"}]
-    node.pods["default", "p"] = node.watched["default", "p"] = signed(node.pods["default", "p"])
+    ask_with_init(node, "p", 0, 9)
     init, main = (Container(name=name, limits=((NEED, 9),)) for name in ("init", "main"))
     await node.kubelet.admit("default", "p", init)
     (ids,) = {each.device_ids for each in await node.plugins.gate.view.allocated()}
     await node.kubelet.allocate("default", "p", main, ids)
     await node.kubelet.create("default", "p", "init")
-    own = hashlib.sha256(b"init").hexdigest()
-    process(node, "uid-p", own, "python")
-    status = {"phase": "Pending", "initContainerStatuses": [{"name": "init", "containerID": f"containerd://{own}"}]}
-    node.pods["default", "p"] = node.watched["default", "p"] = {**node.pods["default", "p"], "status": status}
+    run_init(node, "p")
     for _ in range(loses):
         node.kubelet.lose_record()
         await passes(node)
@@ -310,15 +301,58 @@ async def test_an_ended_init_container_takes_no_share_from_a_pod_that_starts_aga
         assert told in ("", facts(1, "T4").uuid)
 
 
+@pytest.mark.parametrize("inits", [1, 3])
+@pytest.mark.parametrize("how", ["envvar", "volume-mounts", "cdi-cri"])
+async def test_a_pod_whose_init_container_runs_counts_once(node: Node, how: ListStrategy, inits: int) -> None:
+    """Its start is recorded as the other container's, for which the kubelet allocates anew: other ids, equal share."""
+    await node.offer((facts(0, "T4"), MEMORY), how=PluginOptions(list_strategies=(how,)))
+    first, main = "pqr"[:inits], Container(name="main", limits=((NEED, 5),))
+    for name in "pqr":
+        if name in first:
+            ask_with_init(node, name, 0, 5)
+            await admit_with_init(node, name, 5)
+            await node.kubelet.create("default", name, "init")
+            run_init(node, name)
+        else:
+            node.assign(name, 5, share(0, 5 << 10))
+            await node.run(name, NEED, 5)
+            run(node, name, pause=True, ends=True)
+    node.kubelet.lose_record()
+    for name in "pqr":
+        await node.kubelet.admit("default", name, main)
+    for name in "pqr"[inits:]:
+        await node.kubelet.create("default", name, "main")
+    await passes(node)
+    assert node.plugins.gate.refusals.double_allocations() == ()
+    node.assign("s", 1, share(0, 1 << 10))
+    with pytest.raises(Conflict):
+        await node.run("s", NEED, 1)
+
+
+def run_init(node: Node, name: str) -> None:
+    """Let the init container of a pod run, in a new sandbox: its status has the former phase."""
+    own = hashlib.sha256(name.encode()).hexdigest()
+    process(node, f"uid-{name}", hashlib.sha256(f"{name} sandbox".encode()).hexdigest(), "pause")
+    process(node, f"uid-{name}", own, "python")
+    init = {"name": "init", "containerID": f"containerd://{own}"}
+    status = {"phase": "Running", "initContainerStatuses": [init], "containerStatuses": [{"name": "main"}]}
+    node.pods["default", name] = node.watched["default", name] = {**node.pods["default", name], "status": status}
+
+
 async def run_after_init(node: Node, name: str, gpu: int, units: int) -> None:
     """Run a pod whose init container has the units of the other."""
+    ask_with_init(node, name, gpu, units)
+    await admit_with_init(node, name, units)
+    await node.kubelet.create("default", name, "init")
+    await node.kubelet.create("default", name, "main")
+
+
+def ask_with_init(node: Node, name: str, gpu: int, units: int) -> None:
+    """Assign a share to a pod whose init container requests as much as the other."""
     node.assign(name, units, share(gpu, units << 10))
     spec = node.pods["default", name]["spec"]
     spec["initContainers"] = [{**spec["containers"][0], "name": "init"}]
     node.pods["default", name] = node.watched["default", name] = signed(node.pods["default", name])
-    await admit_with_init(node, name, units)
-    await node.kubelet.create("default", name, "init")
-    await node.kubelet.create("default", name, "main")
 
 
 async def admit_with_init(node: Node, name: str, units: int, *, again: bool = False) -> None:

@@ -118,6 +118,11 @@ BESIDE: dict[str, tuple[list[AgentAllocation], AgentAllocation, str]] = {
         entry("a", amount(60), ids="z", container="proxy", at=2),
         "",
     ),
+    "a container that is answered anew": (
+        [entry("a", amount(60), ids="x"), entry("a", amount(60), ids="y", at=1)],
+        entry("b", amount(40), at=2),
+        "",
+    ),
     "what only Allocate was answered for": (
         [AgentAllocation(resource=UNITS, ids=("x",), uses=(whole(),))],
         entry("a", whole(), ids="x"),
@@ -141,6 +146,34 @@ def test_what_may_be_allocated_beside_what(case: str) -> None:
     record, new, want = BESIDE[case]
     found = [each.text for each in clashes(record, new, {DeviceId(GPU): 100}, ids=True)]
     assert [text[: len(want)] for text in found] == ([want] if want else [])
+
+
+# sentence: what a pod has of 100 MiB, and how much is left
+ANEW: dict[str, tuple[list[AgentAllocation], int]] = {
+    "a container beside one that is answered anew on another GPU": (
+        [
+            entry("a", amount(30), ids="x", container="first"),
+            entry("a", amount(30), ids="y", container="second"),
+            entry("a", amount(30, OTHER), ids="z", container="first", at=1),
+        ],
+        40,
+    ),
+    "answers for several containers of one pod": (
+        [
+            entry("a", amount(10), ids="xy"),
+            *(AgentAllocation(resource=UNITS, ids=(each,), uses=(amount(30),)) for each in "xy"),
+        ],
+        30,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ANEW)
+def test_a_new_answer_counts_in_place_of_the_former_one_of_its_container_alone(case: str) -> None:
+    record, left = ANEW[case]
+    capacity = {DeviceId(GPU): 100}
+    assert not list(clashes(record, entry("b", amount(left)), capacity, ids=True))
+    assert list(clashes(record, entry("b", amount(left + 1)), capacity, ids=True))
 
 
 def test_ids_of_units_are_the_kubelet_s_to_count() -> None:

@@ -224,6 +224,15 @@ LEFT: dict[str, tuple[list[AgentAllocation], int]] = {
         [units("a", "x", 4), units("a", "y", 4, "second"), units("a", "x", 9, "init", initial=True)],
         6,
     ),
+    "what an init container has runs as another's, which is answered anew": (
+        [units("a", "x", 8), units("a", "y", 6)],
+        7,
+    ),
+    "the new answer is larger": ([units("a", "x", 6), units("a", "y", 8)], 7),
+    "a container beside one that is answered anew": (
+        [units("a", "x", 5, "first", at=1), units("a", "y", 5), units("a", "z", 4, "first", at=3)],
+        5,
+    ),
     "an init container, and the next is being allocated for": (
         [units("a", "x", 8, "init", initial=True), units("", "xy", 8)],
         7,

@@ -9,7 +9,7 @@ an entry stays until its pod has ended and none of its processes is left.
 """
 
 import enum
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -440,7 +440,20 @@ def _most_mib(pod: Sequence[AgentAllocation], device: DeviceId) -> int:
     """
     lasting = [each for each in pod if not each.initial]
     steps = ([*(other for other in lasting if _starts_before(other, each)), each] for each in pod if each.initial)
-    return max(sum(_memory_mib(each, device) for each in step) for step in (lasting, *steps))
+    return max(_together_mib(step, device) for step in (lasting, *steps))
+
+
+def _together_mib(entries: Iterable[AgentAllocation], device: DeviceId) -> int:
+    """Return the most memory that containers use of a device side by side.
+
+    A container may have a newer answer than that of its last start, which is that of an init container as well
+    (`lastgate.possible_users`): it uses the one or the other.
+    """
+    found = dict[Hashable, int]()
+    for i, each in enumerate(entries):
+        key = each.container_key if each.uid else i
+        found[key] = max(found.get(key, 0), _memory_mib(each, device))
+    return sum(found.values())
 
 
 def _starts_before(other: AgentAllocation, entry: AgentAllocation) -> bool:
