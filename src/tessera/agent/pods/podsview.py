@@ -20,6 +20,7 @@ from tessera.api.kubernetes.containerlimits import (
     limits_of,
     registered_node,
     started_s,
+    was_admitted,
 )
 from tessera.api.kubernetes.podstates import created_ns, is_finished, is_terminating
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, uid_of, version_of
@@ -352,6 +353,7 @@ def observed_pod(pod: Object) -> GatePod:
         lasting=lasting_containers(pod),
         order=containers_in_order(pod),
         created=created_containers(pod),
+        reported=was_admitted(pod),
         created_ns=created_ns(pod),
         started_s=started_s(pod),
         static=MIRROR in annotations_of(pod),

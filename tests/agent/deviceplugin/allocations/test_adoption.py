@@ -115,6 +115,98 @@ async def test_a_share_that_neither_record_has_is_what_its_pod_was_assigned(node
         await node.run("q", NEED, 12)
 
 
+def process(node: Node, name: str, container: str, *, command: str = "python") -> Path:
+    """Let a process run in a pod's container of this id; return what to remove when it ends."""
+    number = 500 + sum(1 for _ in node.proc.iterdir())
+    folder = node.process_of(name, number)
+    uid = node.pods["default", name]["metadata"]["uid"]
+    (folder / "cgroup").write_text(f"0::/kubepods/besteffort/pod{uid}/{container:0>64}\n")
+    (folder / "comm").write_text(f"{command}\n")
+    (folder / "stat").write_text(f"{number} ({command}) S {' '.join(['0'] * 18)} {number} 0\n")
+    return folder
+
+
+def created_status(name: str, container: str) -> dict[str, str]:
+    """Return the status of a container that was created with this id."""
+    return {"name": name, "containerID": f"containerd://{container:0>64}"}
+
+
+def ended(folder: Path) -> None:
+    """Let a process end."""
+    for each in folder.iterdir():
+        each.unlink()
+    folder.rmdir()
+
+
+def initial(node: Node, *, blind: bool) -> None:
+    """Ask for a pod whose init container `init` and `main` have a MIG instance by name."""
+    node.node = {"status": {"nodeInfo": {"containerRuntimeVersion": "containerd://2.4.2"}}}
+    node.ask("p", SLICE)
+    spec = node.pods["default", "p"]["spec"]
+    spec["initContainers"] = [{**spec["containers"][0], "name": "init"}]
+    if blind:
+        (node.proc / "self/ns/pid").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("blind", [False, True])
+async def test_nothing_is_allocated_while_an_init_container_runs_that_neither_record_has(
+    node: Node, *, blind: bool
+) -> None:
+    """Its MIG instance was given to the next pod by name."""
+    node.hurry(termination_s=0.1)
+    await node.offer(CUT, how=CDI)
+    initial(node, blind=blind)
+    await node.kubelet.admit("default", "p", Container(name="init", limits=((SLICE, 1),)))
+    await node.kubelet.create("default", "p", "init")
+    init = created_status("init", "a1")
+    created(node, "p", containerStatuses=[{"name": "main"}], initContainerStatuses=[init])
+    if not blind:
+        process(node, "p", "a0", command="pause")
+        runs = process(node, "p", "a1")
+    node.kubelet.lose_record()
+    await restarted_without_record(node, CUT, withheld=3)
+    assert UNKNOWN in node.plugins.problems[-1]
+    with pytest.raises(TesseraError):
+        await node.run("q", SLICE)
+    # It ends, and the next container has not begun: an image is pulled.
+    if blind:
+        created(node, "p", containerStatuses=[created_status("main", "a2")], initContainerStatuses=[init])
+    else:
+        ended(runs)
+    await node.offer(CUT, how=CDI)
+    assert node.plugins.problems == ()
+    assert node.plugins.gate.record.entries == (), "what starts later is allocated anew"
+
+
+@pytest.mark.parametrize("blind", [False, True])
+@pytest.mark.parametrize("began", [False, True])
+async def test_a_status_that_is_late_keeps_the_node_closed_until_it_says_more(
+    node: Node, *, began: bool, blind: bool
+) -> None:
+    """The MIG instance of a container that ran already was given to the next pod by name."""
+    node.hurry(termination_s=0.1)
+    await node.offer(CUT, how=CDI)
+    node.node = {"status": {"nodeInfo": {"containerRuntimeVersion": "containerd://2.4.2"}}}
+    node.ask("p", SLICE)
+    if blind:
+        (node.proc / "self/ns/pid").unlink(missing_ok=True)
+    else:
+        process(node, "p", "a0", command="pause")
+        runs = process(node, "p", "a1")
+    await restarted_without_record(node, CUT, withheld=3)
+    assert UNKNOWN in node.plugins.problems[-1]
+    with pytest.raises(TesseraError):
+        await node.run("q", SLICE)
+    created(node, "p", containerStatuses=[created_status("main", "a1") if began else {"name": "main"}])
+    if not blind and not began:
+        ended(runs)
+    await node.offer(CUT, how=CDI, withheld=2 * began)
+    assert bool(node.plugins.problems) is began
+    if not began:
+        assert await node.run("p", SLICE), "it starts as any other"
+        assert node.plugins.problems == ()
+
+
 OTHERS = ("it has no process", "it has ended", "no container of it was created", "it asks for no device", "it is known")
 
 
@@ -122,7 +214,10 @@ OTHERS = ("it has no process", "it has ended", "no container of it was created",
 async def test_who_has_no_device_or_does_not_run_closes_nothing(node: Node, case: str) -> None:
     await node.offer((facts(0, "T4"), WHOLE), (facts(1, "T4"), WHOLE), how=CDI)
     node.ask("p", "example.com/other" if case == "it asks for no device" else GPU)
-    if case != "it has no process":
+    node.node = {"status": {"nodeInfo": {"containerRuntimeVersion": "containerd://2.4.2"}}}
+    if case == "no container of it was created":
+        process(node, "p", "a0", command="pause")
+    elif case != "it has no process":
         node.process_of("p")
     if case != "no container of it was created":
         created(node, "p", **({"phase": "Succeeded"} if case == "it has ended" else {}))
@@ -140,9 +235,9 @@ async def test_an_init_container_that_has_ended_is_missed_by_nobody(node: Node) 
     spec = node.pods["default", "p"]["spec"]
     spec["initContainers"] = [{**spec["containers"][0], "name": "init"}]
     spec["containers"] = [{"name": "main"}]
-    init = {"name": "init", "containerID": "containerd://2"}
-    created(node, "p", initContainerStatuses=[init])
-    node.process_of("p")
+    states = {"containerStatuses": [created_status("main", "a2")]}
+    created(node, "p", initContainerStatuses=[created_status("init", "a1")], **states)
+    process(node, "p", "a2")
     await restarted_without_record(node, (facts(0, "T4"), WHOLE))
     assert node.plugins.problems == ()
 

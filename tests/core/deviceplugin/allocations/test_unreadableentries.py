@@ -1,12 +1,16 @@
 """Which unreadable entries are recorded anew, and which not."""
 
+import itertools
+
 import msgspec
 import pytest
 
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice
+from tessera.core.deviceplugin.allocations.gateobservation import GatePod
 from tessera.core.deviceplugin.allocations.unreadableentries import (
     UnknownUse,
     UnreadableEntry,
+    is_idle,
     still_unrecorded,
     unknown_uses,
     uses_unknown,
@@ -51,3 +55,24 @@ def test_why_nothing_is_offered_names_each_pod_and_what_to_do() -> None:
         "delete it; no device is allocated before; pod u: it was deleted, its processes run, and the record of what "
         "it uses was unreadable: end them, or restart the node; no device is allocated before"
     )
+
+
+def test_a_container_that_no_record_had_uses_nothing_before_it_begins_and_an_init_container_after_its_end() -> None:
+    """Every pod of an init container and one that lasts, whatever is observed of it."""
+    order = ("init", "main")
+    for container, reported, ended, seen, *created in itertools.product(
+        order, (False, True), (False, True), (None, False, True), (False, True), (False, True)
+    ):
+        began = frozenset(itertools.compress(order, created)) if reported else frozenset[str]()
+        pod = GatePod(
+            name="ns/p", ended=ended, lasting=frozenset({"main"}), order=order, created=began, reported=reported
+        )
+        entry = AgentAllocation(resource="nvidia.com/gpu", ids=(), uid="p", pod="ns/p", container=container)
+        processes = None if seen is None else frozenset({("p", container)} if seen else {("p", "other")})
+        if container == "main" and "main" in began:
+            uses = True  # it may be restarting
+        elif seen is not None:
+            uses = seen and not ended
+        else:
+            uses = not ended and (not reported or (container in began and "main" not in began))
+        assert is_idle(entry, pod, processes) is not uses

@@ -38,12 +38,13 @@ from tessera.core.deviceplugin.allocations.earlierversions import (
     with_answers,
     with_strategies,
 )
-from tessera.core.deviceplugin.allocations.gateobservation import GateObservation
+from tessera.core.deviceplugin.allocations.gateobservation import GateObservation, GatePod
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.allocations.lastgate import named, of_pod
 from tessera.core.deviceplugin.allocations.relocation import moved, relocated
 from tessera.core.deviceplugin.allocations.unreadableentries import (
     UnknownUse,
+    is_idle,
     still_unrecorded,
     unknown_uses,
     uses_unknown,
@@ -158,19 +159,31 @@ class AllocationRecord:
         API server still has: what these use is adopted from the kubelet's record. Or neither record had them.
         """
         self._unreadable = still_unrecorded(self._unreadable, self._entries)
-        unnamed = {each.uid: each.pod for each in self._entries if uses_unknown(each)}
-        uids = frozenset(each.uid for each in self._unreadable).union(unnamed)
+        unnamed = tuple(each for each in self._entries if uses_unknown(each))
+        uids = frozenset(each.uid for each in (*self._unreadable, *unnamed))
         running = await self.observer.running(uids) if uids else uids
         self._unreadable = frozenset(each for each in self._unreadable if each.uid in running)
-        living = {uid for uid, pod in self.observer.pods(uids).items() if not pod.ended}
-        unknown = {uid: UnknownUse(uid, deleted=True) for uid in running - living}
-        known = living if self._view.blind else living & running
-        unknown |= {uid: UnknownUse(pod, deleted=False) for uid, pod in unnamed.items() if uid in known}
+        living = {uid: pod for uid, pod in self.observer.pods(uids).items() if not pod.ended}
+        unknown = {uid: UnknownUse(uid, deleted=True) for uid in running.difference(living)}
+        unnamed = await self._without_idle(unnamed, living)
+        known = living if self._view.blind else living.keys() & running
+        unknown |= {each.uid: UnknownUse(each.pod, deleted=False) for each in unnamed if each.uid in known}
         before, self._unknown = self._unknown, unknown_uses(unknown.values())
         if self._unknown != before:
             self._log.warning("allocations_unknown", reason=self._unknown, pods=sorted(unknown))
             self._wake()
         return unknown
+
+    async def _without_idle(
+        self, unnamed: tuple[AgentAllocation, ...], pods: Mapping[str, GatePod]
+    ) -> tuple[AgentAllocation, ...]:
+        """Return these entries but those whose containers use nothing yet or any more, which are removed."""
+        asked = frozenset((each.uid, each.container) for each in unnamed)
+        processes = None if self._view.blind else await self.observer.running_containers(asked)
+        idle = frozenset(each for each in unnamed if each.uid in pods and is_idle(each, pods[each.uid], processes))
+        if idle:
+            self._keep_in_memory(tuple(each for each in self._entries if each not in idle))
+        return tuple(each for each in unnamed if each not in idle)
 
     def next_ns(self) -> int:
         """Return the time of an allocation: later than all on record, even if the clock was set back."""
@@ -386,8 +399,9 @@ class AllocationRecord:
 
     async def _unrecorded(self, allocated: tuple[KubeletAllocation, ...]) -> tuple[KubeletAllocation, ...]:
         """Return the containers with devices that both records lack while they run, without ids."""
-        pods = self.observer.pods(self._view.by_uid())
-        found = unrecorded(self._entries, allocated, pods, self._view.has_lost, self._view.node())
+        pods, view = self.observer.pods(self._view.by_uid()), self._view
+        known = (*allocated, *await view.container_devices(initial=True))
+        found = unrecorded(self._entries, known, pods, view.has_lost, view.node(), blind=view.blind)
         running = await self.observer.running_containers((each.uid, each.container) for each in found)
         return tuple(each for each in found if (each.uid, each.container) in running)
 

@@ -74,6 +74,8 @@ def unrecorded(
     pods: Mapping[str, GatePod],
     has_lost: Callable[[str, str, str], bool],
     node: RegisteredNode,
+    *,
+    blind: bool,
 ) -> tuple[KubeletAllocation, ...]:
     """Return the containers that both records lack, without ids: they have devices if they run.
 
@@ -84,17 +86,20 @@ def unrecorded(
         has_lost: returns whether the kubelet's record can be read and lacks a container (UID of the pod, name,
             resource).
         node: the Node object.
+        blind: whether processes cannot be observed; where they can, the caller leaves out the containers without any.
 
     """
+    has_process = None if blind else True
     known = {each.container_key for each in record}.union(map(_key, allocated))
     return tuple(
         KubeletAllocation(uid=uid, namespace=namespace, pod=name, container=container, resource=resource, device_ids=())
         for uid, pod in pods.items()
         for namespace, _, name in [pod.name.partition("/")]
-        for container, resource in (() if pod.ended else sorted(pod.requests))
+        for container, resource in sorted(pod.requests)
         if (names_device(resource) or resource in SHARE_RESOURCES) and (uid, container, resource) not in known
-        # The kubelet may leave out an init container that has come to its end, and what was not created has nothing.
-        if container in pod.lasting & pod.created
+        # The API server has a claim for each share: no other pod is assigned what an init container uses.
+        if (names_device(resource) or container in pod.lasting & pod.created)
+        if pod.may_run(container, has_process=has_process)
         if (has_lost(uid, container, resource) or not allocated) and not was_left_out(pod, resource, node)
     )
 

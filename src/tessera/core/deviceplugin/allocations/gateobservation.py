@@ -27,6 +27,8 @@ class GatePod(msgspec.Struct, frozen=True, kw_only=True):
     """All containers, in the order in which they start."""
     created: frozenset[str] = frozenset()
     """Containers that a kubelet has created, by a status that may be late, and older than the pod's sandbox."""
+    reported: bool = True
+    """Whether its status says anything of its containers."""
     created_ns: int = 0
     """When the API server created the pod, in nanoseconds since 1970; 0 if unknown."""
     started_s: float = 0.0
@@ -43,6 +45,19 @@ class GatePod(msgspec.Struct, frozen=True, kw_only=True):
     def has_ended(self, container: str) -> bool:
         """Return whether an init container has ended: a container that starts after it was created."""
         return container in self.order and any(self.place(each) > self.place(container) for each in self.created)
+
+    def may_run(self, container: str, *, has_process: bool | None) -> bool:
+        """Return whether a container may run, whatever the records lack: by its processes, else by the pod's status.
+
+        Args:
+            container: of the pod.
+            has_process: whether it may have processes; None where they cannot be observed.
+
+        """
+        if self.ended or has_process is not None:
+            return bool(has_process) and not self.ended
+        began = container in self.created or not self.reported
+        return began and (container in self.lasting or not self.has_ended(container))
 
 
 class GateObservation(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,11 +1,12 @@
 """Entries of the record that cannot be read: which pods may use devices of which no record is left?"""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation
+from tessera.core.deviceplugin.allocations.gateobservation import GatePod
 
-__all__ = ["UnknownUse", "UnreadableEntry", "still_unrecorded", "unknown_uses", "uses_unknown"]
+__all__ = ["UnknownUse", "UnreadableEntry", "is_idle", "still_unrecorded", "unknown_uses", "uses_unknown"]
 
 
 class UnreadableEntry(NamedTuple):
@@ -56,6 +57,23 @@ class UnknownUse(NamedTuple):
 def uses_unknown(entry: AgentAllocation) -> bool:
     """Return whether an entry is of a container that no record had: it is not known what it uses."""
     return bool(entry.pod) and not entry.ids and not entry.uses
+
+
+def is_idle(entry: AgentAllocation, pod: GatePod, processes: Container[tuple[str, str]] | None) -> bool:
+    """Return whether a container that no record had uses nothing: it has not begun, or is an init container that ended.
+
+    If it starts later it is allocated anew. One that was created and lasts as long as its pod may just be restarting.
+
+    Args:
+        entry: of the container.
+        pod: its pod.
+        processes: the containers, by UID of the pod and name, that may have processes; None if not observed.
+
+    """
+    if entry.container in pod.lasting & pod.created:
+        return False
+    has_process = None if processes is None else (entry.uid, entry.container) in processes
+    return not pod.may_run(entry.container, has_process=has_process)
 
 
 def unknown_uses(unknown: Iterable[UnknownUse]) -> str:
