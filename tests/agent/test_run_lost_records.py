@@ -6,8 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from harness.agentlogs import until_logged
-from harness.agentmachine import Machine
-from tessera.clients.kube import NODES, PODS, Kind, Object
+from harness.agentmachine import STATE, Machine
+from tessera.clients.kube import NODES, PODS, Kind, Object, labels_of
 from tessera.clients.kubelet import Container
 from tessera.errors import Conflict, Unavailable
 
@@ -96,3 +96,32 @@ async def test_pods_that_both_records_lack_delay_no_start(machine: Machine) -> N
             async with asyncio.timeout(30):  # a minute for each of them is too long
                 await machine.kubelet.until_allocatable(SLICE, 14)
     assert any("it lacks pods that run with devices" in str(each.get("reason")) for each in logs), "it did not wait"
+
+
+async def test_no_instance_is_destroyed_while_no_record_says_what_a_running_pod_has(machine: Machine) -> None:
+    """The layout's label has changed meanwhile: 14 of 14 were destroyed, that of the pod among them."""
+    async with machine.agent():
+        await machine.label(config="all-1g.5gb")
+        await machine.until_state("success")
+        await machine.kubelet.until_allocatable(SLICE, 14)
+    before = {each.uuid for gpu in (await machine.driver.inventory()).gpus for each in gpu.instances}
+    await machine.kubelet.restart(without_record=True)
+    (machine.folder / "state/allocations.json").unlink()
+    await counted(machine, SLICE, 14)
+    await running(machine, "old", SLICE)
+    pod = await machine.kube.get(PODS, "old", namespace="default")
+    process = machine.folder / "proc/200"
+    process.mkdir(parents=True)
+    (process / "cgroup").write_text(f"0::/kubepods/besteffort/pod{pod and pod['metadata']['uid']}/abc\n")
+    await machine.label(config="all-2g.10gb")
+    async with machine.agent():
+        why = "GPU 0: the instances that pod default/old uses are unknown"
+        assert why in await machine.event("LayoutBlocked")
+        assert labels_of(await machine.node())[STATE] == "pending"
+        await machine.until_observed()
+        now = {each.uuid for gpu in (await machine.driver.inventory()).gpus for each in gpu.instances}
+        assert now == before
+        await machine.kube.delete(PODS, "old", namespace="default")
+        (process / "cgroup").unlink()
+        process.rmdir()
+        await machine.until_state("success")

@@ -8,6 +8,7 @@ from tessera.clients.kube import Listing, Object
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.allocations.matching import AssignedRequest
+from tessera.core.deviceplugin.allocations.unreadableentries import UnknownUse
 
 __all__ = ["AnnotatedPods", "KnownResources", "ListedPods", "node_pods"]
 
@@ -72,6 +73,9 @@ class _Record:
 
     def release(self) -> None:
         pass
+
+    async def pods_of_unknown_use(self) -> Mapping[str, UnknownUse]:
+        return {}
 
 
 class _Assigned:

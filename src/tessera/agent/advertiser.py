@@ -190,8 +190,14 @@ class Advertiser:
         """What is impaired, by what it is about; one sentence each."""
         self._reconciled = Joint(self._reconcile)
 
-    def begin(self) -> None:
-        """Start to advertise: the layouts from before a reboot are restored."""
+    async def begin(self) -> None:
+        """Record what containers have, and start to advertise: the layouts from before a reboot are restored.
+
+        Raises:
+            TesseraError: driver or kubelet do not answer; call again.
+
+        """
+        await self._adopt(await self._declarations.observe())
         self._begun = True
 
     async def hold(self, known: Container[str]) -> None:
@@ -262,8 +268,7 @@ class Advertiser:
             self.impaired = declared.impaired
             return await self._publisher.withdraw(inventory)
         # 2. Enforce: MPS daemons, memory limits; what cannot be enforced is not advertised.
-        plugins.count_in(node_sharing.unit_mib)
-        await plugins.adopt(inventory)  # allocations made before this agent kept a record
+        await self._adopt(declared)
         gpus = await self._enforcer.apply(
             withheld(declared.gpus, self._retained), inventory, node_sharing, self._pods, self._gate.record
         )
@@ -293,6 +298,12 @@ class Advertiser:
         self.impaired = (*declared.impaired, *withheld_resources(offered.impossible), *unwritten)
         self.enforced = Enforced(declared, node_sharing, gpus)
         return done.withdrawn
+
+    async def _adopt(self, declared: Declared) -> None:
+        """Record allocations made before this agent kept a record."""
+        if declared.node_sharing is not None:
+            self._plugins.count_in(declared.node_sharing.unit_mib)
+        await self._plugins.adopt(declared.inventory)
 
     async def _chosen(self, declared: Declared) -> Mapping[str, frozenset[DeviceId]]:
         """Return the advertised part of managed GPUs; without GPUNodes everything is advertised."""

@@ -250,7 +250,7 @@ class Agent:
             raise
 
     async def _begin(self) -> None:
-        """Get a signing key, and restore the layouts of before a reboot."""
+        """Get a signing key, restore the layouts of before a reboot, and record what containers have."""
         # 1. Get a signing key, and publish it.
         self._keys.open(self._gpunode.assignment_keys or ())
         if self._gpunode.unsigned:
@@ -258,7 +258,8 @@ class Agent:
         await self._gpunode.publish_keys(self._keys.published)
         # 2. Restore the layouts of before a reboot; nothing is advertised before.
         await self._layouts.begin(labels_of(await self._record.read()))
-        self._advertiser.begin()
+        # 3. Record what containers have; no instance is destroyed before.
+        await self._advertiser.begin()
 
     async def _sign(self) -> None:
         """Sign running pods; one that cannot be written in several tries is skipped, and the others are served."""

@@ -1,7 +1,7 @@
 """The pods of this node: their assignments, and their devices by the kubelet's record."""
 
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from tessera.api.kubernetes.containerlimits import containers_in_order
@@ -18,6 +18,7 @@ from tessera.core.deviceplugin.allocations.poddevices import (
     devices_allocated_by_name,
     pod_devices,
 )
+from tessera.core.deviceplugin.allocations.unreadableentries import UnknownUse
 from tessera.core.gpu.deviceids import DeviceId, existing_devices
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.memorycaps import CappedPod, Qos
@@ -52,6 +53,9 @@ class OwnRecord(Protocol):
 
     def release(self) -> None:
         """Forget allocations of pods that have ended."""
+
+    async def pods_of_unknown_use(self) -> Mapping[str, UnknownUse]:
+        """Return the running pods of which no record says what they use, by UID."""
 
 
 class Assignments(Protocol):
@@ -185,11 +189,15 @@ class NodePods:
     async def devices_by_pod(self, inventory: Inventory) -> Iterable[tuple[str, Sequence[str]]]:
         """Return the pods that use devices, `namespace/name`, each with their ids.
 
+        Pods of which no record says what they use may use something of each GPU: they have the ids of all.
+
         Raises:
             Unavailable: as `pod_devices`.
 
         """
-        return [(each.pod, each.devices) for each in await self.pod_devices(inventory)]
+        known = [(each.pod, each.devices) for each in await self.pod_devices(inventory)]
+        gpus = tuple(gpu.uuid for gpu in inventory.gpus)
+        return [*known, *((each.pod, gpus) for each in (await self._record.pods_of_unknown_use()).values())]
 
     async def _trusted(self) -> tuple[KubeletAllocation, ...]:
         """Return the containers' devices: by the kubelet's record, and by ours where the kubelet has forgotten one.

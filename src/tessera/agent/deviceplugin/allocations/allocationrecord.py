@@ -160,7 +160,7 @@ class AllocationRecord:
         """
         self._unreadable = still_unrecorded(self._unreadable, self._entries)
         unnamed = tuple(each for each in self._entries if uses_unknown(each))
-        uids = frozenset(each.uid for each in (*self._unreadable, *unnamed))
+        uids = frozenset(each.uid for each in self._unreadable).union(each.uid for each in unnamed)
         running = await self.observer.running(uids) if uids else uids
         self._unreadable = frozenset(each for each in self._unreadable if each.uid in running)
         living = {uid: pod for uid, pod in self.observer.pods(uids).items() if not pod.ended}
