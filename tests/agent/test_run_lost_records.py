@@ -58,6 +58,52 @@ async def test_a_pod_that_comes_before_the_agent_has_begun_is_refused_not_starte
         assert await machine.start("new", GPU)
 
 
+def mute(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep each agent from beginning."""
+
+    async def silent(kind: Kind, name: str, namespace: str = "") -> Object | None:
+        raise Unavailable("API server", found=f"no answer for {kind} {name} {namespace}")
+
+    monkeypatch.setattr(machine.kube, "get", silent)
+
+
+async def test_a_status_that_was_late_counts_when_it_comes(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    await counted(machine)
+    await machine.pod("old", {GPU: 1})
+    mute(machine, monkeypatch)
+    with capture_logs() as logs:
+        async with machine.agent():
+            await until_logged(logs, "resource_advertised")
+            status = {"phase": "Running", "containerStatuses": [{"name": "c", "containerID": "containerd://1"}]}
+            await machine.kube.patch(PODS, "old", {"status": status}, namespace="default", subresource="status")
+            await machine.kubelet.until_allocatable(GPU, 1)
+
+
+async def test_the_next_agent_holds_what_the_first_one_held(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kubelet knows the resource by then, and a restart with none of it healthy would end the pod."""
+    await counted(machine)
+    await running(machine, "old")
+    mute(machine, monkeypatch)
+    for _ in range(2):
+        async with machine.agent():
+            await machine.kubelet.until_allocatable(GPU, 1)
+        await machine.kubelet.until_allocatable(GPU, 0)
+
+
+async def test_a_resource_of_which_the_node_counts_none_is_held_too(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kubelet whose folder of plugins is empty sets the Node's counts to 0 when it starts."""
+    await counted(machine, count=0)
+    await running(machine, "old")
+    mute(machine, monkeypatch)
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(GPU, 1)
+        await machine.pod("new", {GPU: 1})
+        with pytest.raises(Conflict, match="the agent is starting"):
+            await machine.kubelet.admit("default", "new", Container(name="c", limits=((GPU, 1),)))
+
+
 async def test_what_the_kubelet_refuses_by_itself_is_not_registered_before_the_agent_has_begun(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

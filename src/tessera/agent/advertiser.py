@@ -1,7 +1,7 @@
 """Keeps the devices that the kubelet has of this node as they should be: declared, enforced, healthy, and its own."""
 
 import asyncio
-import contextlib
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import NamedTuple
 
@@ -20,15 +20,14 @@ from tessera.core.cluster.snapshot import Gpu
 from tessera.core.deviceplugin.allocations.agentallocations import without_other_forms
 from tessera.core.deviceplugin.allocations.allocateddevices import devices_by_name
 from tessera.core.deviceplugin.allocations.poddevices import assigned_instances
-from tessera.core.deviceplugin.offers.advertise import NodeOffer, OfferOptions, offer
+from tessera.core.deviceplugin.offers.advertise import NodeOffer, OfferOptions, Resource, offer
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Layout
 from tessera.core.node.desired import offered_devices
 from tessera.core.node.nodesharing import NodeSharing, PluginOptions, withheld
 from tessera.core.node.reported import withheld_resources
-from tessera.core.workload.units import count
-from tessera.errors import InvalidInput, TesseraError, Unavailable
+from tessera.errors import TesseraError, Unavailable
 from tessera.loops import Joint
 
 __all__ = ["Advertiser", "DevicePublisher", "Enforced"]
@@ -93,25 +92,29 @@ class DevicePublisher:
         usual = self._strategies.choose(PluginOptions(), self._watched.node())
         return await self._plugins.offer(NodeOffer(resources=()), inventory, usual)
 
-    async def hold(self, names: Iterable[str], known: Container[str]) -> None:
+    async def hold(self, resources: Iterable[Resource], known: Container[str]) -> None:
         """Have the kubelet refuse pods that request these resources, until devices are published.
 
         A kubelet that has lost its record starts pods without a resource that no plugin has registered, whatever the
         Node counts. Once it knows the resource it refuses them itself.
 
         Args:
-            names: of the resources.
-            known: the resources that the kubelet admits no pod without.
+            resources: what would be advertised; those that the Node never had are left out.
+            known: the names of those that the kubelet admits no pod without.
+
+        Raises:
+            Unavailable: the kubelet's record cannot be read.
 
         """
-        observed = self._watched.node()
-        counted = (observed.get("status") or {}).get("allocatable") or {}
-        used = admitted_amounts(self._plugins.gate.view.pods())
-        for name in names:
-            if name in self._not_ready or name not in known:
-                with contextlib.suppress(InvalidInput):
-                    if most := count(counted.get(name, "0"), name):
-                        self._not_ready[name] = min(most, used[name])
+        observed, view = self._watched.node(), self._plugins.gate.view
+        used, allocated = admitted_amounts(view.pods()), Counter[str]()
+        for each in await view.container_devices(initial=True):
+            allocated[each.resource] += len(each.device_ids)
+        had = view.node().resources
+        for name, most in ((each.name, len(each.devices)) for each in resources if each.name in had):
+            # One that it knows, and of which its record lacks some: it has none healthy since the last agent ended.
+            if name in self._not_ready or name not in known or used[name] > allocated[name]:
+                self._not_ready[name] = min(most, used[name])
         if self._not_ready:
             await self._plugins.hold(self._not_ready)
             await self._record.announce(observed, self._not_ready)
@@ -214,7 +217,7 @@ class Advertiser:
         if declared.node_sharing is not None:
             options = OfferOptions(unit_mib=declared.node_sharing.unit_mib)
             offered = offer(declared.gpus, declared.inventory, options)
-            await self._publisher.hold((resource.name for resource in offered.resources), known)
+            await self._publisher.hold(offered.resources, known)
 
     def waiting_for(self) -> str:
         """Return why devices are not advertised as declared; empty where they are."""
