@@ -168,7 +168,7 @@ async def test_nothing_is_allocated_while_an_init_container_runs_that_neither_re
     created(node, "p", containerStatuses=[{"name": "main"}], initContainerStatuses=[init])
     runs = None if blind else sandboxed(node, "p", "a1")
     node.kubelet.lose_record()
-    await restarted_without_record(node, CUT, withheld=3)
+    await restarted_without_record(node, CUT, withheld=2)
     assert UNKNOWN in node.plugins.problems[-1]
     with pytest.raises(TesseraError):
         await node.run("q", SLICE)
@@ -304,7 +304,7 @@ async def test_a_pod_that_may_have_a_device_closes_a_node_without_any_record(nod
     created(node, "p", startTime=STARTED_AT)
     node.kubelet.lose_record()
     node.node = ONCE[case]
-    await restarted_without_record(node, CUT, withheld=3)
+    await restarted_without_record(node, CUT, withheld=2)
     assert UNKNOWN in node.plugins.problems[-1]
     for name in ("q", "r", "s"):
         with pytest.raises(TesseraError):
