@@ -137,12 +137,6 @@ AMOUNTS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, A
     "a driver for DRA serves another resource": ([asking("main", "2")], [], claimed("main", resource="a/c"), 2),
     "a driver for DRA serves one container": ([asking("main", "2"), asking("more", "1")], [], claimed("more"), 2),
     "it was not admitted yet": ([asking("main", "2")], [], {"phase": "Pending"}, 0),
-    "a driver for DRA serves it": (
-        [asking("main", "2")],
-        [],
-        {**ADMITTED, "extendedResourceClaimStatus": {"resourceClaimName": "p-1"}},
-        0,
-    ),
     "it has ended": ([asking("main", "2")], [], {**ADMITTED, "phase": "Failed"}, 0),
 }
 

@@ -122,14 +122,13 @@ def holds_devices(pod: Mapping[str, Any]) -> bool:
 def admitted_amounts(pods: Iterable[Mapping[str, Any]]) -> Counter[str]:
     """Return how many of each resource a kubelet counts for pods that it has admitted and that have not ended.
 
-    What a driver for DRA serves is in no device plugin's count.
     An init container that ends uses its amount before the others start, and beside the sidecars before it.
     Source: Kubernetes `staging/src/k8s.io/component-helpers/resource/helpers.go`, `AggregateContainerRequests`.
     What a driver for DRA serves is left out: no device plugin allocates it.
     """
     found = Counter[str]()
     for pod in pods:
-        if not was_admitted(pod) or is_finished(pod) or has_resource_claim(pod):
+        if not was_admitted(pod) or is_finished(pod):
             continue
         lasting, most = Counter[str](), Counter[str]()
         keep, claimed = lasting_containers(pod), _claimed(pod)
