@@ -6,12 +6,14 @@ from contextlib import closing
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from conformance.storesuite import StoreSuite
 from harness.serving import served
-from tessera.clients.store import ObjectStore, open_store
+from tessera.clients.store import ObjectStore, Temporary, open_store
+from tessera.clients.store.web import WebStore
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -41,6 +43,62 @@ def test_sizes_of_files_are_requested_side_by_side(tmp_path: Path) -> None:
     with served(server), closing(open_store(f"http://127.0.0.1:{server.server_port}/", {})) as store:
         assert sorted((each.path, each.size) for each in store.objects()) == [(str(size), size) for size in range(8)]
         assert store.requests == 1 + 8
+
+
+class Slow(Quiet):
+    """Index pages of a folder each, without an end, and sizes, each of which takes its time of a clock."""
+
+    clock: ClassVar = [0.0]
+    page_s = size_s = 0.0
+    lock = threading.Lock()
+
+    def send_index(self, links: list[str]) -> None:
+        page = "".join(f'<a href="{each}">x</a>' for each in links).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    def do_GET(self) -> None:
+        with self.lock:
+            self.clock[0] += self.page_s
+        self.send_index(["d/"] if self.path.startswith("/deep/") else [str(each) for each in range(500)])
+
+    def do_HEAD(self) -> None:
+        with self.lock:
+            self.clock[0] += self.size_s
+        self.send_response(200)
+        self.send_header("Content-Length", "1")
+        self.end_headers()
+
+
+@pytest.mark.parametrize(
+    ("top", "page_s", "size_s", "found"),
+    [
+        ("deep", 0.4, 0.0, "fewer than 100 links in 36 s"),
+        ("deep", 3.0, 0.0, "fewer than 100 links in 36 s"),
+        ("flat", 40.0, 0.4, "fewer than 100 sizes of files in 36 s"),
+        ("flat", 40.0, 3.0, "fewer than 100 sizes of files in 36 s"),
+        ("flat", 40.0, 0.3, ""),
+    ],
+)
+def test_a_listing_without_progress_is_given_up(
+    top: str, page_s: float, size_s: float, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(Slow, "clock", clock)
+    monkeypatch.setattr(Slow, "page_s", page_s)
+    monkeypatch.setattr(Slow, "size_s", size_s)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+    server.daemon_threads = True
+    address = f"http://127.0.0.1:{server.server_port}/{top}/"
+    with served(server), closing(WebStore(address, now=lambda: clock[0])) as store:
+        if not found:
+            assert len(store.objects()) == 500
+            return
+        with pytest.raises(Temporary, match=found):
+            store.objects()
+        assert top == "flat" or clock[0] < 36 + 2 * page_s
 
 
 class TestWebStore(StoreSuite):

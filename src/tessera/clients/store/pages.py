@@ -1,5 +1,6 @@
 """Listings that come in pages: each names the next one, and none may come twice."""
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -8,7 +9,7 @@ from typing import Protocol, TypeVar
 from tessera.clients.store.protocol import Refused, Retry, Temporary, once
 from tessera.core.storage.retries import Patience
 
-__all__ = ["all_pages"]
+__all__ = ["ListingPace", "all_pages"]
 
 _MOST_BYTES = 2**30
 """Of rows: about 2.8 million objects with names of 40 characters, for which a process had 1,052 MiB at its peak."""
@@ -26,6 +27,39 @@ class _Named(Protocol):
 
 
 _Row = TypeVar("_Row", bound=_Named)
+
+
+class ListingPace:
+    """Gives up a listing that goes on without an end in sight: with too few rows in 36 s; thread-safe.
+
+    Args:
+        rows: so many are progress.
+        of: what they are, in the error.
+        now: seconds of a monotonic clock.
+
+    """
+
+    def __init__(self, rows: int, of: str, now: Callable[[], float]) -> None:
+        self._rows, self._of, self._now = rows, of, now
+        self._lock = threading.Lock()
+        self._recent = 0
+        self.progress_s = now()
+        """When so many rows had come last."""
+
+    def count(self, rows: int) -> None:
+        """Note that rows came, and that there are more.
+
+        Raises:
+            Temporary: it is too slow.
+
+        """
+        with self._lock:
+            self._recent += rows
+            now_s = self._now()
+            if self._recent >= self._rows:
+                self.progress_s, self._recent = now_s, 0
+            elif now_s - self.progress_s >= _PACE_S:
+                raise Temporary(f"the listing brought fewer than {self._rows:,} {self._of} in {_PACE_S:.0f} s")
 
 
 def all_pages(
@@ -48,9 +82,9 @@ def all_pages(
     """
     found: list[_Row] = []
     token, known, first, row_bytes = "", {""}, set[str](), 0
-    progress_s, recent = now(), 0
+    pace = ListingPace(_PACE_ROWS, "objects", now)
     while True:
-        rows, following = retry(partial(read, token), progress_s)
+        rows, following = retry(partial(read, token), pace.progress_s)
         if rows and rows[0].path in first:
             break
         first.update(each.path for each in rows[:1])
@@ -65,9 +99,5 @@ def all_pages(
             break
         known.add(following)
         token = following
-        recent += len(rows)
-        if recent >= _PACE_ROWS:
-            progress_s, recent = now(), 0
-        elif now() - progress_s >= _PACE_S:
-            raise Temporary(f"the listing brought fewer than {_PACE_ROWS:,} objects in {_PACE_S:.0f} s")
+        pace.count(len(rows))
     raise Temporary("the listing does not end: its pages repeat")

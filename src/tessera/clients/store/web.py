@@ -2,13 +2,15 @@
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import count
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from tessera.clients.store.http1 import Endpoint, Response, request_of
+from tessera.clients.store.pages import ListingPace
 from tessera.clients.store.pipelines import pipelined
 from tessera.clients.store.protocol import Contents, Refused, Retry, Temporary, once
 from tessera.clients.store.ranges import condition, read_range
@@ -20,6 +22,8 @@ _LINK = re.compile(r"""<a\s[^>]*?href\s*=\s*["']([^"'<>]+)["']""", re.IGNORECASE
 _FOLDERS = 10_000
 _HEADS = 16
 """Files whose sizes are requested at once."""
+_PACE_ROWS = 100
+"""Fewer than of a store that has a thousand objects in a page: a page here is a folder, and a size a request."""
 _REDIRECT = 300
 _SIZE = re.compile(r"[0-9]{1,15}")
 
@@ -32,12 +36,14 @@ class WebStore:
     Args:
         address: ends with `/` for a folder.
         timeout_s: how long a connection may be silent.
+        now: seconds of a monotonic clock.
 
     """
 
     pipelines = True
 
-    def __init__(self, address: str, timeout_s: float = 10.0) -> None:
+    def __init__(self, address: str, timeout_s: float = 10.0, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
         parts = urlsplit(address)
         self._endpoint = Endpoint(parts, timeout_s)
         self._top = quote(unquote(parts.path or "/"), safe="/-_.~")
@@ -54,27 +60,44 @@ class WebStore:
         """Return the files; their sizes and ETags are requested one by one, several at a time.
 
         Args:
-            retry: requests each index page, and each size; what came before is kept.
+            retry: requests each index page, and each size; what came before is kept. The last progress is when a
+                hundred links, or sizes, had come.
+
+        Raises:
+            Temporary: fewer than a hundred links, or sizes, came in 36 s, and there are more.
+            Refused: an answer makes no sense, or there are too many.
 
         """
         if not self._top.endswith("/"):
             return (self._object(self._top, unquote(self._top.rpartition("/")[2])),)
         paths: list[str] = []
-        folders, known, read = [self._top], {self._top}, 0
+        folders, known, read, pace = [self._top], {self._top}, 0, ListingPace(_PACE_ROWS, "links", self._now)
         while folders:
-            folder, read = folders.pop(), read + 1
-            for link in retry(partial(self._links, folder), time.monotonic()):
+            folder, read, before = folders.pop(), read + 1, len(known)
+            for link in retry(partial(self._links, folder), pace.progress_s):
                 if link in known:
                     continue
                 known.add(link)
                 (folders if link.endswith("/") else paths).append(link)
             if len(known) > _FOLDERS * 100 or read + len(folders) > _FOLDERS:
                 raise Refused("more than 10,000 folders or a million files: not the index of a model")
+            if folders:
+                pace.count(len(known) - before)
+        return self._objects(paths, retry)
+
+    def _objects(self, paths: list[str], retry: Retry) -> tuple[StoredObject, ...]:
+        pace, left = ListingPace(_PACE_ROWS, "sizes of files", self._now), count(len(paths) - 1, -1)
+
+        def sized(path: str) -> StoredObject:
+            found = retry(partial(self._object, path, unquote(path.removeprefix(self._top))), pace.progress_s)
+            if next(left):
+                pace.count(1)
+            return found
+
         # Not more at once: it is a server that others use, too.
         threads = ThreadPoolExecutor(_HEADS)
         try:
-            sizes = (partial(self._object, path, unquote(path.removeprefix(self._top))) for path in paths)
-            return tuple(threads.map(lambda size: retry(size, time.monotonic()), sizes))
+            return tuple(threads.map(sized, paths))
         finally:
             threads.shutdown(cancel_futures=True)
 

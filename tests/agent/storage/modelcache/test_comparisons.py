@@ -14,6 +14,7 @@ from harness.kills import not_killed
 from harness.modelsyncs import run
 from tessera.agent.storage.modelcache.disk import ModelDisk
 from tessera.agent.storage.models.chunkreads import ChunkReads
+from tessera.agent.storage.models.records import RevisionRecords
 from tessera.clients.store import MemoryStore
 from tessera.core.storage.models.verifications import Verification
 
@@ -62,6 +63,27 @@ def test_a_model_that_was_deleted_while_it_was_compared_is_compared_as_any_other
     assert verification(disk, revision) == Verification(now_s, ("a",))
 
 
+def test_a_model_is_removed_also_where_what_was_removed_before_under_its_name_stays(
+    disk: ModelDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.unlink
+
+    def unlink(path: Any, *more: Any, **others: Any) -> None:
+        if str(path).endswith("a"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        real(path, *more, **others)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", unlink)
+        for _ in range(3):
+            cached(disk, b"1")
+            with pytest.raises(OSError, match="Input/output error"):
+                disk.remove("m")
+            assert "m" not in disk.observe()[0]
+    disk.observe()
+    assert not list(disk.folder.iterdir())
+
+
 def failing_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the next call that opens a path fail."""
     real, failed = os.open, list[str]()
@@ -89,6 +111,25 @@ def test_a_revision_that_could_not_be_compared_waits_for_its_next_turn_unless_an
     disk.model("m").versions.joinpath(second, "a").write_bytes(b"3")
     assert disk.verify("m", second, ChunkReads()).keys() == {"a"}
     assert verification(disk, first) == Verification(), "they may share the disk's damage"
+
+
+@pytest.mark.parametrize("ahead_s", [-3600, 3600, 8 * 86400])
+def test_damage_that_has_no_record_is_known_whatever_the_clock_showed_when_it_was_compared_before(
+    ahead_s: int, disk: ModelDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (revision,) = cached(disk, b"right")
+    folder = disk.model("m")
+    folder.records.write_verification(revision, Verification(time.time() + ahead_s))
+    (folder.versions / revision / "a").write_bytes(b"wrong")
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(RevisionRecords, "write_verification", refused)
+    assert disk.verify("m", revision, ChunkReads()).keys() == {"a"}
+    found = verification(disk, revision)
+    assert found.damaged == ("a",)
+    assert found.at_s == pytest.approx(time.time(), abs=60)
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="root, which mounts")

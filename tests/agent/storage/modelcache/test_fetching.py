@@ -13,9 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness.kills import not_killed
+from harness.modelsyncs import run
 from tessera.agent.storage.modelcache.disk import ModelDisk
 from tessera.agent.storage.modelcache.fetching import Fetches, OpenedSource
 from tessera.agent.storage.models.reading import TransferLimits
+from tessera.clients.disks import MemoryErofsMounts
 from tessera.clients.store import Body, MemoryStore, Refused, Temporary
 from tessera.clients.store.protocol import Contents
 from tessera.core.storage.models.cacheplan import CachePlan
@@ -49,11 +52,17 @@ async def test_one_is_fetched_at_a_time(fetches: Fetches) -> None:
 
 
 def decided(
-    fetches: Fetches, displaced: Mapping[str, str], refused: Mapping[str, int], model: DesiredModel = LARGE
+    fetches: Fetches,
+    displaced: Mapping[str, str],
+    refused: Mapping[str, int],
+    model: DesiredModel = LARGE,
+    *,
+    stuck: str = "",
 ) -> None:
     """Decide on a model as if its last fetch had not fit."""
-    plan = CachePlan(displaced, refused, protected={}, offered={}, steps=(), fetch=None)
-    fetches.decided(["large"], plan, {"large": model})
+    named = {"large": frozenset({"small"})} if stuck else {}
+    plan = CachePlan(displaced, refused, protected={}, offered={}, steps=(), fetch=None, stuck=named)
+    fetches.decided(["large"], plan, {"large": model}, {"small": stuck, "other": "not named"})
 
 
 async def test_a_model_for_which_others_make_room_reports_it(fetches: Fetches) -> None:
@@ -70,6 +79,13 @@ async def test_a_model_for_which_there_is_no_room_has_failed_and_is_tried_again_
         report = fetches.report("large")
         assert (report.state, report.failures, report.failed_s) == ("Failed", failures, 2.0)
         assert "the disk for models lacks 5 MiB: use a larger disk" in report.reason
+
+
+async def test_where_the_disk_refuses_to_remove_what_was_to_make_room_the_reason_is_that(fetches: Fetches) -> None:
+    stuck = "model small: /models/small: Input/output error: replace the disk"
+    decided(fetches, {}, {"large": 5 << 20}, stuck=stuck)
+    reason = fetches.report("large").reason
+    assert reason.endswith(f": the disk for models lacks 5 MiB, and the disk refused to make room: {stuck}")
 
 
 async def test_nothing_makes_room_for_a_while_for_a_fetch_that_brought_nothing_in_room_made_for_it(
@@ -246,7 +262,7 @@ async def test_a_fetch_that_ends_when_its_model_is_not_desired_any_more_needs_no
             errno.EROFS,
             "Read-only file system: mount this disk writable again; the kernel's log says why it is read-only",
         ),
-        (errno.EPERM, "Operation not permitted: give --model-dir, a disk that can be written"),
+        (errno.EPERM, "Operation not permitted: correct this path; the agent tries again by itself"),
     ],
 )
 async def test_an_error_of_the_disk_has_its_fix(code: int, want: str, tmp_path: Path) -> None:
@@ -261,7 +277,58 @@ async def test_an_error_of_the_disk_has_its_fix(code: int, want: str, tmp_path: 
     fetches = Fetches(disk=ModelDisk(tmp_path), open_source=opened, now_s=lambda: 2.0, wake=ended.set, log=logger())
     fetches.begin(LARGE)
     await ended.wait()
-    assert fetches.report("large").reason == f"{tmp_path}: {want}"
+    assert fetches.report("large").reason == f"{tmp_path}/large: {want}"
+
+
+class _Looks:
+    """Counts the looks at paths below a folder; one fails."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = self.fails_at = 0
+        self._folder = str(folder)
+        for name in ("lstat", "stat", "open", "readlink", "mkdir", "rename", "replace"):
+            monkeypatch.setattr(os, name, self._failing(getattr(os, name)))
+
+    def _failing(self, look: Callable[..., Any]) -> Callable[..., Any]:
+        def looked(path: Any = ".", *more: Any, **others: Any) -> Any:
+            if isinstance(path, str | Path) and str(path).startswith(self._folder):
+                self.count += 1
+                if self.count == self.fails_at:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+            return look(path, *more, **others)
+
+        return looked
+
+
+@pytest.mark.parametrize("is_rollback", [False, True], ids=["fetch", "rollback"])
+async def test_each_error_of_the_disk_in_a_fetch_or_a_rollback_names_its_path_on_the_host_and_what_to_do(
+    is_rollback: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = tmp_path / "host"
+    (host / "disks").mkdir(parents=True)
+    (host / "disks" / "not-empty").touch()
+    disk = ModelDisk(Path("/disks/models"), root=host, most_percent=100, images=MemoryErofsMounts())
+    with not_killed():
+        folder = disk.claim("large")
+        revision, _ = (run(MemoryStore({"a": each}), folder.top, keep=9).revision for each in (b"1", b"2"))
+    model = msgspec.structs.replace(LARGE, revision=revision if is_rollback else "")
+    looks = _Looks(host, monkeypatch)
+
+    async def opened(_model: DesiredModel) -> OpenedSource:
+        return OpenedSource(MemoryStore({"a": b"2"}))
+
+    reasons = set[str]()
+    fetches = Fetches(disk=disk, open_source=opened, now_s=lambda: 2.0, wake=lambda: None, log=logger())
+    while looks.count >= looks.fails_at:
+        looks.fails_at, looks.count = looks.fails_at + 7, 0
+        with not_killed():
+            fetches.begin(model)
+            assert fetches._task is not None
+            await fetches._task
+        reasons.add(fetches.report("large").reason)
+    assert len(reasons - {""}) > 1
+    for reason in reasons - {""}:
+        assert re.fullmatch(r"/disks\S*: Input/output error: replace the disk; .*", reason), reason
 
 
 class Silent:

@@ -1310,6 +1310,90 @@ async def test_a_model_that_the_disk_does_not_let_go_leaves_making_room_to_anoth
     assert not node.kubelet.panics
 
 
+@pytest.mark.parametrize("is_alone", [False, True], ids=["with another", "alone"])
+async def test_a_deleted_model_that_the_disk_refuses_to_remove_stops_no_more_urgent_one_and_is_named(
+    node: Node, is_alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (desired(node.put(each, a=os.urandom(4 * MIB)), each) for each in ("first", "second"))
+    high = desired(node.put("high", a=os.urandom((8 if is_alone else 4) * MIB)), "high", priority=1)
+    others = () if is_alone else (second,)
+    real = os.rename
+
+    def renamed(path: Any, *more: Any, **others: Any) -> None:
+        if str(path).endswith("/models/first"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        real(path, *more, **others)
+
+    async with node.running(SmallDisk(node.folder)):
+        for models in ((first,), (first, *others)):
+            await node.tell(*models)
+            await node.model(has(), models[-1].name)
+        monkeypatch.setattr(os, "rename", renamed)
+        await node.tell(high, *others)
+        for _ in range(12):
+            node.now_s += 300
+            await node.passes(2)
+        if is_alone:
+            reason = (await node.model(lambda each: "lacks" in each.reason, "high")).reason
+            assert "MiB, and the disk refused to make room: model first: " in reason
+            assert "/models/first: Input/output error: replace the disk" in reason
+            monkeypatch.setattr(os, "rename", real)
+            for _ in range(3):  # the model is removed in one pass, and the room is there in a later one
+                node.now_s += 3700
+                await node.passes(2)
+        await node.model(has(), "high")
+
+
+async def test_a_pod_is_refused_with_the_reason_where_the_disk_for_models_hangs(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet has no deadline, and starts no other pod meanwhile."""
+    await node.tell(desired(node.put("llama", a=b"1")))
+    async with node.running():
+        await node.model(has())
+        hangs, real = threading.Event(), os.utime
+
+        def utime(*arguments: Any, **more: Any) -> None:
+            if threading.current_thread().name.startswith("model-mounts"):
+                hangs.wait(PATIENCE_S)
+            real(*arguments, **more)
+
+        monkeypatch.setattr(os, "utime", utime)
+        with monkeypatch.context() as patched:
+            patched.setattr("tessera.agent.storage.modelcache.plugin._ANSWER_S", 0.2)
+            for name in ("p", "q", "r", "s", "t"):  # more than threads
+                with pytest.raises(Conflict, match="the disk for models has not answered in"):
+                    await node.start(name)
+        hangs.set()
+        assert mounted(await node.start("after")) == b"1"
+
+
+@pytest.mark.parametrize("is_gone", [False, True], ids=["newer source", "no source"])
+async def test_a_packed_model_that_is_fetched_once_stays_where_its_image_cannot_be_mounted_for_a_while(
+    node: Node, is_gone: bool
+) -> None:
+    images = MemoryErofsMounts()
+    await node.tell(desired(node.put("llama", a=b"1" * 5000), pack="Always"))
+    async with node.running(ModelDisk(node.folder, most_percent=99, images=images)):
+        first = (await node.model(has())).revision
+    if is_gone:
+        (node.bucket / "llama").rename(node.bucket / "away")
+    else:
+        node.put("llama", a=b"2" * 5000)
+    rebooted = MemoryErofsMounts()
+    rebooted.refusal = "no free loop device"
+    async with node.running(ModelDisk(node.folder, most_percent=99, images=rebooted)):
+        failed = await node.model(lambda each: each.state == "Failed")
+        want = f"revision {first[:12]}: its image is not mounted: no free loop device: the agent tries again by itself"
+        assert (failed.revision, failed.reason) == ("", want)
+        for _ in range(5):
+            node.now_s += 1000
+            await node.passes(2)
+        rebooted.refusal = ""
+        found = await node.model(has())
+        assert (found.revision, found.reason) == (first, "")
+
+
 async def test_the_agent_goes_on_while_the_disk_for_models_is_slow(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """One loop serves the models' and the GPUs' pods."""
     await node.tell(desired(node.put("llama", a=b"1")))

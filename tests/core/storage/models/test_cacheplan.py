@@ -492,6 +492,51 @@ def test_another_makes_room_where_the_disk_refused_to_remove_a_model() -> None:
     assert room_for(25, found, *models).refused == {"big": 5}
 
 
+@pytest.mark.parametrize("stuck", [*"abc", ""])
+@pytest.mark.parametrize("deleted", list(product([False, True], repeat=3)), ids=str)
+def test_whatever_model_cannot_be_removed_a_more_urgent_one_comes_exactly_where_it_fits_in_place_of_the_others(
+    deleted: tuple[bool, ...], stuck: str
+) -> None:
+    sizes = {"a": 10, "b": 20, "c": 40}
+    others = [model(name) for name, is_deleted in zip(sizes, deleted, strict=True) if not is_deleted]
+    for needed in range(5, 80, 10):
+        left, history, refusing, displaced = dict(sizes), needing(needed), False, dict[str, str]()
+        desired = {each.name: each for each in (model("big", priority=5), *others)}
+        for step in range(12):
+            found = {
+                name: there(
+                    RevisionOnDisk(ONE, 1.0, size),
+                    used=frozenset(),
+                    is_stuck=refusing and name == stuck,
+                )
+                for name, size in left.items()
+            }
+            plan = plan_cache(
+                desired, found, fetching=Fetching(600.0 * step, histories={"big": history}), displaced=displaced
+            )
+            displaced = dict(plan.displaced)
+            if history.room == "Needed":
+                history = history.refused("", 600.0 * step) if plan.refused else history.room_made()
+            for each in plan.steps:
+                refusing = refusing or each.model == stuck
+                if each.model == stuck and isinstance(each, EvictRevision):
+                    history = history.put_off("EIO", 600.0 * step)
+                elif each.model != stuck:
+                    left.pop(each.model)
+            if plan.fetch == desired["big"]:
+                history = history.begun().lacked_room(needed - sum(sizes.values()) + sum(left.values()))
+                if history.missing_bytes <= 0:
+                    break
+        assert (history.missing_bytes <= 0) == (sum(size for name, size in sizes.items() if name != stuck) >= needed)
+
+
+def test_a_model_that_makes_no_room_in_any_case_is_not_named_where_the_disk_refuses_to_remove_it() -> None:
+    found = {name: there(HERE, is_stuck=True) for name in "abc"}
+    found["d"] = there(HERE)
+    plan = room_for(25, found, model("a", priority=6), model("b"), model("d"))
+    assert (plan.refused, plan.stuck) == ({"big": 15}, {"big": frozenset("bc")})
+
+
 def test_what_makes_room_for_two_models_is_removed_once() -> None:
     desired = {
         each.name: each for each in (model("big", priority=5), model("huge", priority=5), model("a"), model("b"))

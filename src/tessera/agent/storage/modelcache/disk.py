@@ -5,6 +5,7 @@ import errno
 import os
 import time
 from collections.abc import Collection, Mapping
+from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,7 +74,7 @@ class ModelDisk:
         self._facts: dict[tuple[str, str], tuple[tuple[int, int], RevisionFacts]] = {}
         """The facts of revisions, each with the inode and the time of the manifest that has them."""
         self._unrecorded: dict[tuple[str, str], tuple[Verification, Verification]] = {}
-        """The last comparisons that have no record on the disk, each with the record that was there before."""
+        """The last comparison of each revision, with the record that was on the disk after it."""
         self.sharing: ModelSharing = NoSharing() if sharing is None else sharing
         self._shared: dict[str, tuple[str, ...]] = {}
         """The revisions of each model that are shared with peers."""
@@ -149,7 +150,7 @@ class ModelDisk:
     def _record_damage(self, name: str) -> None:
         """Record what comparisons found while the disk could not be written: a sync fetches it again."""
         records = self.model(name).records
-        for (model, revision), (before, compared) in self._unrecorded.items():
+        for (model, revision), (before, compared) in tuple(self._unrecorded.items()):  # threads of others add to it
             if model == name and compared.damaged and records.verification(revision) == before:
                 records.write_verification(revision, compared)
 
@@ -178,14 +179,15 @@ class ModelDisk:
         return found, errors
 
     def _observe_model(self, name: str) -> ModelOnDisk:
-        self._mount(name)
         folder, verifications, unreadable = self.model(name), dict[str, Verification](), dict[str, str]()
         broken = set[str]()
         for revision in sorted({*folder.records.names(), *folder.folder_names()}):
             try:
                 if not is_folder(folder.versions / revision):
                     continue
-                if self._is_whole(name, revision):
+                if problem := self._mount(name, revision):
+                    unreadable[revision] = problem
+                elif self._is_whole(name, revision):
                     verifications[revision] = self.verification(name, revision)
                 else:
                     broken.add(revision)
@@ -221,10 +223,15 @@ class ModelDisk:
                     self.sharing.serve(self.model(name))
         self._shared = {name: each.revisions for name, each in on_disk.items()}
 
-    def _mount(self, name: str) -> None:
-        """Mount the images of a model, as after a reboot; pods do not get one that cannot be mounted."""
-        with contextlib.suppress(TesseraError, OSError):
-            self.model(name).mount_images()
+    def _mount(self, name: str, revision: str) -> str:
+        """Mount the image of a revision, as after a reboot; return why a whole one is not mounted."""
+        if not self._read_facts(name, revision).files:
+            return ""
+        try:
+            self.model(name).mount_image(revision)
+        except TesseraError as error:
+            return f"revision {revision[:12]}: its image is not mounted: {error.found}: the agent tries again by itself"
+        return ""
 
     def facts(self, name: str, revision: str) -> RevisionFacts:
         """Return the facts of a revision; zeros for one whose manifest cannot be read."""
@@ -260,22 +267,19 @@ class ModelDisk:
             OSError: it is not there.
 
         """
-        begun_s = time.time()
         try:
             damaged = self.model(name).damaged(revision, reads)
         except (InvalidInput, OSError):
-            self._note(name, revision, begun_s)
+            self._note(name, revision)
             raise
-        self._note(name, revision, begun_s, tuple(damaged))
+        self._note(name, revision, tuple(damaged))
         return damaged
 
-    def _note(self, name: str, revision: str, begun_s: float, damaged: tuple[str, ...] = ()) -> None:
-        """Note a comparison that has no record: one that failed, or one on a disk that cannot be written."""
+    def _note(self, name: str, revision: str, damaged: tuple[str, ...] = ()) -> None:
+        """Note a comparison, which may have no record: it failed, or the disk cannot be written."""
         with contextlib.suppress(OSError):  # without its record the revision is given to nobody
             recorded = self.model(name).records.verification(revision)
-            if recorded.at_s < begun_s:
-                compared = Verification(time.time(), damaged or recorded.damaged)
-                self._unrecorded[name, revision] = recorded, compared
+            self._unrecorded[name, revision] = recorded, Verification(time.time(), damaged or recorded.damaged)
 
     def verification(self, name: str, revision: str) -> Verification:
         """Return the last comparison of a revision, also one that has no record on the disk.
@@ -315,10 +319,11 @@ class ModelDisk:
 
         Raises:
             Conflict: another process works there.
+            OSError: the disk cannot be read or written.
 
         """
         folder = self.model(name)
-        if not self.has(name, revision) or self.verification(name, revision).damaged:
+        if not self._is_whole(name, revision) or self.verification(name, revision).damaged:
             return False
         if rule == "Required" and self.facts(name, revision).unverified_bytes:
             return False
@@ -370,14 +375,16 @@ class ModelDisk:
                     return False
                 if not folder.unmount_images():
                     return False
-                # Under this name it is unused; leftovers of a crash are removed when the folder is read next.
-                gone = self._here / f"{_REMOVED}{name}"
+                # Under this name it is unused; what the disk does not remove now is tried when the folder is read next.
+                names = (f"{_REMOVED}{name}{suffix}" for suffix in chain(("",), (f"-{each}" for each in count(1))))
+                gone = next(path for path in (self._here / each for each in names) if not is_there(path))
                 folder.top.rename(gone)
                 remove_folder(gone)
         except Conflict:
             return False
-        self._facts = {key: each for key, each in self._facts.items() if key[0] != name}
-        self._unrecorded = {key: each for key, each in self._unrecorded.items() if key[0] != name}
+        for key in [each for each in (*self._facts, *self._unrecorded) if each[0] == name]:
+            self._facts.pop(key, None)
+            self._unrecorded.pop(key, None)
         return True
 
     @property

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.agent.nodefiles import disk_fix
 from tessera.agent.storage.modelcache.disk import ModelDisk
 from tessera.agent.storage.models.cancellation import Cancellation
 from tessera.agent.storage.models.reading import TransferLimits
@@ -19,7 +18,6 @@ from tessera.core.storage.models.cacheplan import CachePlan, Fetching
 from tessera.core.storage.models.fetchhistory import FetchHistory, fetch_history, resumed_history
 from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel
 from tessera.core.storage.models.retention import TooLittleRoom
-from tessera.errors import Unavailable
 from tessera.log import Logger, defect
 
 __all__ = ["Fetches", "OpenedSource"]
@@ -70,6 +68,7 @@ class _RunningFetch:
         Raises:
             TooLittleRoom: other models have to make room first.
             TesseraError: it failed; the former revision stays the current one.
+            OSError: so the disk.
             Canceled: it was canceled; fetched data is kept.
 
         """
@@ -97,11 +96,7 @@ class _RunningFetch:
 
         # Not one of asyncio's threads: the agent's end must not wait for a store that hangs.
         threading.Thread(target=work, name=f"fetch-{self.model.name}", daemon=True).start()
-        try:
-            return await result
-        except OSError as error:
-            fix = disk_fix(error, otherwise="give --model-dir, a disk that can be written")
-            raise Unavailable(str(self._disk.folder), found=error.strerror or str(error), hint=fix) from error
+        return await result
 
     def _sync(self) -> Synced:
         model = self.model
@@ -197,13 +192,16 @@ class Fetches:
         histories = {name: self._history(model) for name, model in desired.items()}
         return Fetching(now_s=self._now_s(), running=self.busy, histories=histories, failing=frozenset(failing))
 
-    def decided(self, needs: Iterable[str], plan: CachePlan, desired: Mapping[str, DesiredModel]) -> None:
+    def decided(
+        self, needs: Iterable[str], plan: CachePlan, desired: Mapping[str, DesiredModel], stuck: Mapping[str, str]
+    ) -> None:
         """Report what a plan has decided on models that did not fit.
 
         Args:
             needs: these models.
             plan: names those for which there is no room.
             desired: all of the node.
+            stuck: why the disk removes nothing of models, for those that the plan names as such.
 
         """
         for name in needs:
@@ -218,7 +216,9 @@ class Fetches:
             backoff = history.room_backoff(self._now_s())
             if backoff is None:
                 missing = f"the disk for models lacks {-(-plan.refused[name] // 2**20)} MiB"
-                reason = f"{self._disk.folder}: {missing}: {_NO_ROOM}"
+                reasons = "; ".join(stuck[each] for each in sorted(plan.stuck.get(name, ())))
+                problem = f", and the disk refused to make room: {reasons}" if reasons else f": {_NO_ROOM}"
+                reason = f"{self._disk.folder}: {missing}{problem}"
             else:
                 fix = f"other models stay until {time_text(backoff.until_s)}, or until its Secret or source changes"
                 reason = f"model {name}: its last fetch got no further ({backoff.reason}): {fix}"
@@ -249,6 +249,8 @@ class Fetches:
                 self._histories[model.name] = self._history(model).lacked_room(error.missing_bytes)
             else:
                 reason = str(error) or type(error).__name__
+                if isinstance(error, OSError):
+                    reason = self._disk.reason(model.name, error)
                 done = self._running.done_bytes if self._running is not None else 0
                 self._warn(model.name, reason, error)
                 history, now_s = self._history(model), self._now_s()

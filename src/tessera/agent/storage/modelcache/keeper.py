@@ -9,6 +9,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -78,6 +79,8 @@ _USED_S = 600.0
 """A revision that pods use is noted as used so often."""
 _STUCK_S = 3600.0
 """A model makes no room for so long after the disk refused to remove something of it; others may."""
+_MOUNTS = 4
+"""Containers that get their mounts at once."""
 _ABSENT = ModelOnNode(ModelOnDisk("", ()))
 
 
@@ -139,11 +142,13 @@ class ModelKeeper:
             limits=places.limits,
         )
         self._rechecks = Rechecks(places.disk, places.verify_bytes_per_s, wake=self._wakeup.set, log=self._log)
+        # Threads that hang take none from the rest of the agent.
+        self._mounts = ThreadPoolExecutor(_MOUNTS, "model-mounts")
         self._states: Counter[str] = Counter()
         """Models by state, as last reported."""
         self._bytes = 0
-        self._stuck: dict[str, float] = {}
-        """When the disk refused to remove something of a model that was to make room, on `now_s`."""
+        self._stuck: dict[str, tuple[float, str]] = {}
+        """When the disk refused to remove something of a model that makes room by it, on `now_s`, and why."""
         self._failed: dict[str, str] = {}
         """Why the disk kept models from being read or changed in this pass."""
         self._failed_before: Mapping[str, str] = {}
@@ -185,6 +190,7 @@ class ModelKeeper:
             await self._fetches.close()
             await self._rechecks.close()
             await servers.close()
+            self._mounts.shutdown(wait=False, cancel_futures=True)
 
     async def _tend(self, servers: PluginServers[ModelOffer], done: Callable[[], None]) -> None:
         while True:
@@ -214,7 +220,8 @@ class ModelKeeper:
         listed = servers.listed
         on_disk, problem = await self._observe()
         ids = await self._allocated(view)
-        self._stuck = {name: at for name, at in self._stuck.items() if not has_passed(at, _STUCK_S, self._now_s())}
+        now_s = self._now_s()
+        self._stuck = {name: each for name, each in self._stuck.items() if not has_passed(each[0], _STUCK_S, now_s)}
         self._found = {
             name: _readers(f"{MODEL_RESOURCE}{name}", each, listed, ids, is_stuck=name in self._stuck)
             for name, each in on_disk.items()
@@ -236,7 +243,9 @@ class ModelKeeper:
         plan = plan_cache(self._desired, planned, fetching=fetching, displaced=self._displaced)
         if node_models.desired is not None:
             self._displaced = plan.displaced
-            self._fetches.decided(fetching.needs, plan, self._desired)
+            self._fetches.decided(
+                fetching.needs, plan, self._desired, stuck={name: why for name, (_, why) in self._stuck.items()}
+            )
             # 4. Pin what pods use or may get, offer it, and remove models that are not desired, or make room.
             refused = await self._apply(plan, servers)
             # 5. Start the next fetch.
@@ -283,7 +292,7 @@ class ModelKeeper:
 
     async def _response(self, resource: str, device: str) -> ContainerResponse:
         """Return the mount that a container gets with a device; the agent goes on where the disk is slow."""
-        return await asyncio.to_thread(self._mount, resource, device)
+        return await asyncio.get_running_loop().run_in_executor(self._mounts, self._mount, resource, device)
 
     def _mount(self, resource: str, device: str) -> ContainerResponse:
         name = resource.removeprefix(MODEL_RESOURCE)
@@ -321,8 +330,7 @@ class ModelKeeper:
     async def _apply(self, plan: CachePlan, servers: PluginServers[ModelOffer]) -> set[str]:
         """Protect, offer and take the steps; return the models that are not to be fetched now.
 
-        These are those for which there is less room than was planned, and those that cannot be changed,
-        which keep no other from what is planned for it.
+        Models with less room than planned, and models whose folder cannot be changed. The others go on.
         """
         refused = set[str]()
         for name, revisions in plan.protected.items():
@@ -346,8 +354,8 @@ class ModelKeeper:
             except (TesseraError, OSError) as error:
                 problem = self._fail(step.model, error)
                 refused.add(step.model)
-            if problem and isinstance(step, EvictRevision | RemoveStaged):
-                self._stuck[step.model] = self._now_s()
+            if problem and isinstance(step, EvictRevision | RemoveModel | RemoveStaged):
+                self._stuck[step.model] = self._now_s(), problem
             # What is displaced is removed by a later plan; for the rest there may be no such plan.
             match step:
                 case EvictRevision(model, revision, other) if problem or model not in plan.displaced:

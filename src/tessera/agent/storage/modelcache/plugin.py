@@ -1,5 +1,6 @@
 """The device plugin of a model: a resource of which each device is a mount of the same revision."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from tessera.agent.deviceplugin.offers.listed import ListedResource
@@ -7,9 +8,12 @@ from tessera.clients.kubelet import OptionalCalls
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.offers.modeloffers import ModelOffer
 from tessera.core.deviceplugin.offers.prefer import PreferenceRequest
-from tessera.errors import InvalidInput, shown
+from tessera.errors import InvalidInput, Unavailable, shown
 
 __all__ = ["OfferedModel"]
+
+_ANSWER_S = 10.0
+"""The kubelet waits without an end, and starts no other pod meanwhile."""
 
 
 class OfferedModel(ListedResource[ModelOffer]):
@@ -42,7 +46,7 @@ class OfferedModel(ListedResource[ModelOffer]):
 
         Raises:
             InvalidInput: a device that is not listed.
-            Unavailable: the revision is not on the disk, or damaged.
+            Unavailable: the revision is not on the disk, or damaged, or the disk does not answer in 10 s.
 
         """
         with self._call(ids):
@@ -54,7 +58,15 @@ class OfferedModel(ListedResource[ModelOffer]):
                     found=("none" if unknown is None else shown(unknown)) + " is not offered",
                     hint="name one that the kubelet was offered",
                 )
-            return await self._respond(self.resource.name, ids[0])
+            try:
+                async with asyncio.timeout(_ANSWER_S):
+                    return await self._respond(self.resource.name, ids[0])
+            except TimeoutError:
+                raise Unavailable(
+                    f"resource {self.resource.name}",
+                    found=f"the disk for models has not answered in {_ANSWER_S:.0f} s",
+                    hint="see the kernel's log of the node for what its disk does, then recreate the pod",
+                ) from None
 
     async def pre_start(self, ids: tuple[str, ...]) -> None:
         """Do nothing."""

@@ -115,7 +115,18 @@ class ModelFolder(SyncedFolder):
         """Mount unmounted images, as after a reboot, if possible; the next sync replaces a damaged image."""
         for path in self._image_files():
             with contextlib.suppress(TesseraError, OSError):  # readers of this revision get the reason
-                self._packed(path.stem).mount_again(partial(self.records.manifest, path.stem))
+                self.mount_image(path.stem)
+
+    def mount_image(self, revision: str) -> None:
+        """Mount the image of a revision unless it is mounted, damaged, or there is none.
+
+        Raises:
+            TesseraError: the manifest makes no sense, or the image cannot be mounted.
+            OSError: one of them cannot be read.
+
+        """
+        if self.image(revision) is not None:
+            self._packed(revision).mount_again(partial(self.records.manifest, revision))
 
     def unmount_images(self) -> bool:
         """Unmount all, before the folder is removed; return whether none is left."""

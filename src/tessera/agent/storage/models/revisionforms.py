@@ -227,13 +227,13 @@ class PackedRevision:
         return read_ahead(self._image)
 
     def mount_again(self, manifest: Callable[[], Manifest]) -> None:
-        """Mount the image, as after a reboot, unless it is damaged, or this node cannot; the next sync replaces it.
+        """Mount the image, as after a reboot, unless it is damaged; the next sync replaces it.
 
         Raises:
             TesseraError: the manifest cannot be read, or the image cannot be mounted.
 
         """
-        if not is_folder(self._folder) or self.is_readable or self._mounts.why_not():
+        if not is_folder(self._folder) or self.is_readable:
             return
         if not self.damaged(manifest(), None):
             self._mounts.mount(self._image, self._folder)

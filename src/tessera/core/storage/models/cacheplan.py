@@ -76,7 +76,8 @@ class ModelOnNode(msgspec.Struct, frozen=True):
             the model.
         revisions: all with what they free, where room is to be made; protected are those that a process reads.
         staged_bytes: of a fetch that was interrupted or failed, which the next one would use, where room is to be made.
-        is_stuck: whether the disk refused to remove some of it a short while ago, so that it makes no room.
+        is_stuck: whether the disk refused to remove some of it a short while ago, so that it makes no room; it may in
+            a while.
 
     """
 
@@ -168,6 +169,7 @@ class CachePlan(msgspec.Struct, frozen=True):
     Args:
         displaced: models that make room from now on, each with the one that they make it for.
         refused: models for which there would be too little room even then, with the missing bytes.
+        stuck: the models of which the disk removes nothing, which would make room for the refused ones otherwise.
         protected: revisions that stay on the disk, and no others, by model.
         offered: the revision that new pods get of each desired model; empty for none.
         steps: what is removed.
@@ -183,6 +185,7 @@ class CachePlan(msgspec.Struct, frozen=True):
     steps: tuple[CacheStep, ...]
     fetch: DesiredModel | None
     verify: VerifyRevision | None = None
+    stuck: Mapping[str, frozenset[str]] = {}
 
 
 def plan_cache(
@@ -232,6 +235,7 @@ def plan_cache(
     return CachePlan(
         displaced=room.displaced,
         refused=room.refused,
+        stuck=room.stuck,
         protected=protected,
         offered=offered,
         steps=(
@@ -250,12 +254,14 @@ class _RoomForAll(msgspec.Struct, frozen=True):
     Args:
         displaced: as in `CachePlan`.
         refused: as in `CachePlan`.
+        stuck: as in `CachePlan`.
         removed: what no new pod gets.
 
     """
 
     displaced: Mapping[str, str]
     refused: Mapping[str, int]
+    stuck: Mapping[str, frozenset[str]]
     removed: tuple[RemoveStaged | EvictRevision, ...]
 
 
@@ -274,11 +280,12 @@ def _make_room(
         displaced: models that make room by the former plan, for models that are still due.
 
     """
-    # A model whose current revision a pod got before it could be withdrawn makes no room.
+    # A model whose current revision a pod got before it could be withdrawn makes no room, nor one that is stuck.
     making_room = {
         name: other
         for name, other in displaced.items()
-        if not (name in observed and observed[name].on_disk.current in observed[name].used)
+        for each in (observed.get(name),)
+        if each is None or not (each.is_stuck or each.on_disk.current in each.used)
     }
     room = {name: _room_for(desired[name], desired, observed, fetching) for name in fetching.needs if name in desired}
     refused = {name: each.missing_bytes for name, each in room.items() if each.missing_bytes}
@@ -289,6 +296,7 @@ def _make_room(
     return _RoomForAll(
         displaced={name: other for name, other in making_room.items() if other not in refused},
         refused=refused,
+        stuck={name: room[name].stuck for name in refused},
         removed=tuple(removed.values()),
     )
 
@@ -386,12 +394,14 @@ class _Room(msgspec.Struct, frozen=True):
         removed: what no new pod gets.
         displaced: models that are withdrawn.
         missing_bytes: too little even then, so that nothing goes.
+        stuck: models that would make room if the disk removed anything of them.
 
     """
 
     removed: tuple[RemoveStaged | EvictRevision, ...] = ()
     displaced: tuple[str, ...] = ()
     missing_bytes: int = 0
+    stuck: frozenset[str] = frozenset()
 
 
 class _Candidate(msgspec.Struct, frozen=True):
@@ -436,11 +446,12 @@ def _room_for(
             *_revisions(name, on_disk, desired.get(name), model),
         )
     ]
-    order = sorted(candidates, key=lambda each: each.order)
+    stuck = frozenset(each.model for each in candidates if observed[each.model].is_stuck)
+    order = sorted((each for each in candidates if each.model not in stuck), key=lambda each: each.order)
     chosen = [order[position] for position in least_evicted([each.on_disk for each in order], missing_bytes)]
     missing_bytes -= freed_bytes(each.on_disk for each in chosen)
     if missing_bytes > 0:
-        return _Room(missing_bytes=missing_bytes)
+        return _Room(missing_bytes=missing_bytes, stuck=stuck)
     return _Room(
         tuple(each.step for each in chosen if each.step is not None),
         tuple(each.model for each in chosen if each.step is None),
@@ -458,7 +469,7 @@ def _staged(
 
     That of a model for which there is too little room makes room for any.
     """
-    if not observed.staged_bytes or observed.is_stuck or name == fetching.running:
+    if not observed.staged_bytes or name == fetching.running:
         return
     urgency: tuple[float, bool] = (-math.inf, False)
     if desired is not None and fetching.history(name).room != "Refused":
@@ -477,7 +488,7 @@ def _revisions(
     readers = observed.used.union(observed.listed or (), {offered})
     may_be_withdrawn = desired is None or (not desired.pinned and desired.priority < model.priority)
     for each in observed.revisions:
-        if each.protected or observed.is_stuck:
+        if each.protected:
             continue
         if each.revision != observed.on_disk.current:
             if each.revision not in readers:
