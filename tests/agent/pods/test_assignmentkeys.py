@@ -43,6 +43,7 @@ pytestmark = pytest.mark.anyio
 
 NEED = "tessera.dev/gpu-memory"
 ASSIGNMENT = "tessera.dev/assignment"
+SIGNATURE = "tessera.dev/assignment-signature"
 
 
 def keys_at(
@@ -326,8 +327,8 @@ async def test_the_key_is_reported_before_anything_is_signed_and_devices_by_name
         assert await told_keys(machine) == told
 
 
-async def run_unsigned(machine: Machine) -> None:
-    """Let a pod run on a machine whose agent has ended, with an assignment that nobody signed."""
+async def run_unsigned(machine: Machine) -> str:
+    """Let a pod run on a machine whose agent has ended, remove its assignment's signature, and return that."""
     await machine.label(gpushare="true")
     async with machine.agent():
         await machine.kubelet.until_allocatable(NEED, 80)
@@ -335,14 +336,19 @@ async def run_unsigned(machine: Machine) -> None:
         await machine.pod("p", {NEED: 4}, (amount(0, container="c"),))
         await machine.start("p", NEED, 4)
         await machine.kube.patch(PODS, "p", {"status": {"phase": "Running"}}, namespace="default", subresource="status")
-    unsigned = {"metadata": {"annotations": {"tessera.dev/assignment-signature": None}}}
+    signed = annotations_of(await machine.kube.get(PODS, "p", "default") or {})
+    unsigned = {"metadata": {"annotations": {SIGNATURE: None}}}
     await machine.kube.patch(PODS, "p", unsigned, namespace="default")
+    return signed[SIGNATURE]
 
 
 @pytest.mark.parametrize("former", ["did not sign", "signed", "signed, and its GPUNode was deleted"])
 async def test_what_runs_when_agents_begin_to_sign_is_signed_once(machine: Machine, former: str) -> None:
-    """An agent before this one let pods start whose assignments nobody signed; one that signs lets none."""
-    await run_unsigned(machine)
+    """An agent before this one let pods start whose assignments nobody signed; one that signs lets none.
+
+    A signature that was removed from a pod that was started with it comes back.
+    """
+    signature = await run_unsigned(machine)
     if former == "signed, and its GPUNode was deleted":
         await machine.kube.delete(GPU_NODES, "n1")
     if former == "did not sign":
@@ -351,12 +357,12 @@ async def test_what_runs_when_agents_begin_to_sign_is_signed_once(machine: Machi
     async with machine.agent():
         await machine.kubelet.until_allocatable(NEED, 80)
         await told_keys(machine)
-        found = [await machine.kube.get(PODS, name, "default") or {} for name in ("p", "waits")]
-    assert ["tessera.dev/assignment-signature" in annotations_of(each) for each in found] == [
-        former == "did not sign",
-        False,
-    ]
-    assert annotations_of(found[1]) == annotations_of(waiting)
+        p = await machine.until_object(PODS, "p", lambda each: SIGNATURE in annotations_of(each))
+        waits = await machine.kube.get(PODS, "waits", "default") or {}
+    restored = annotations_of(p)[SIGNATURE] == signature
+    assert restored == (former != "did not sign"), "what its container was started with counts, if that was signed"
+    assert annotations_of(waits) == annotations_of(waiting)
+    assert SIGNATURE not in annotations_of(waiting)
 
 
 async def test_what_a_tenant_writes_on_a_pod_of_its_own_ends_no_agent(machine: Machine) -> None:
@@ -405,7 +411,7 @@ async def test_one_pod_that_can_never_be_signed_keeps_no_node_from_serving(machi
         await machine.pod("p", {NEED: 4}, (amount(0, container="c"),))
         await machine.start("p", NEED, 4)
         await machine.kube.patch(PODS, "p", {"status": {"phase": "Running"}}, namespace="default", subresource="status")
-    unsigned = {"metadata": {"annotations": {"tessera.dev/assignment-signature": None}}}
+    unsigned = {"metadata": {"annotations": {SIGNATURE: None}}}
     await machine.kube.patch(PODS, "p", unsigned, namespace="default")
     await machine.kube.patch(GPU_NODES, "n1", {"status": {"assignmentKeys": []}}, subresource="status")
     kube.full = True
