@@ -4,6 +4,7 @@ import asyncio
 import datetime as dt
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import product
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ from tessera.measures import Measures
 
 pytestmark = pytest.mark.anyio
 
-A, B = "r.example/a:1", "r.example/b:1"
+A, B, C, D = "r.example/a:1", "r.example/b:1", "r.example/c:1", "r.example/d:1"
 ONE, TWO = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 NOW = dt.datetime(2026, 11, 23, 12, tzinfo=dt.UTC)
 
@@ -164,7 +165,7 @@ async def test_an_invalid_spec_reports_why_and_stops_no_other(cluster: Cluster) 
     await cluster.kube.create(IMAGE_WARMUPS, warmup("A b", name="bad"))
     await cluster.kube.create(IMAGE_WARMUPS, warmup(A))
     await cluster.kube.create(NODE_IMAGES, {"metadata": {"name": "odd"}})
-    odd = {"status": {"images": [{"image": A, "state": "Odd"}]}}
+    odd = {"status": {"images": "Odd"}}
     await cluster.kube.patch(NODE_IMAGES, "odd", odd, subresource="status")
     async with cluster.running():
         bad = await cluster.status(lambda _: True, "bad")
@@ -201,3 +202,47 @@ async def test_an_edit_that_is_invalid_unpins_no_image_and_others_go_on(cluster:
         async with asyncio.timeout(20):
             while await runtime.pinned() != {A, "r.example/c:1"}:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
+
+
+UNREAD: dict[str, Any] = {"pinned": "Always"}
+"""What another version writes of an image, or of an ImageWarmup, beside what this one knows."""
+
+
+async def test_after_a_pass_a_node_has_the_planned_images_whatever_another_version_wrote() -> None:
+    """Each of two images is absent, known or of another version; its ImageWarmup too, or it selects no node."""
+    forms, cases = (None, "known", "unread"), 0
+    for rows, warmups in product(product(forms, repeat=2), product((*forms, "elsewhere"), repeat=2)):
+        cases += 1
+        cluster = Cluster()
+        await cluster.kube.create(NODES, pooled("n1"))
+        former = [
+            {"image": image, "pinned": True, "attempt": 3} | (UNREAD if row == "unread" else {})
+            for image, row in zip((A, B), rows, strict=True)
+            if row
+        ]
+        ended = [{"image": each, "state": "Missing", "attempt": 3} for each in (A, B)]
+        status = {"images": [*ended, {"image": C, "state": "Quarantined", "attempt": 7}]}
+        made = {"metadata": {"name": "n1"}, "spec": {"images": former}, "status": status}
+        await cluster.kube.create(NODE_IMAGES, made)
+        await cluster.kube.patch(NODE_IMAGES, "n1", {"status": made["status"]}, subresource="status")
+        for image, name, form in zip((A, B, C, D), "abyz", (*warmups, "known", "known"), strict=True):
+            away = {"nodeSelector": {"matchLabels": {"pool": "other"}}}
+            more = {"unread": UNREAD, "elsewhere": away}.get(form or "", {})
+            if form:
+                await cluster.kube.create(IMAGE_WARMUPS, warmup(image, name=name, parallelism={"perNode": 16}, **more))
+        async with cluster.running():
+            status = await cluster.status(lambda status: bool(status.get("problems")), "y")
+        found = await cluster.kube.get(NODE_IMAGES, "n1")
+        assert found is not None
+        attempts = {each["image"]: each.get("attempt", 0) for each in found["spec"]["images"]}
+        pairs = set(zip((A, B), rows, warmups, strict=True))
+        stays = {image for image, row, form in pairs if row and "unread" in warmups and form != "known"}
+        case = f"{rows}, {warmups}: {found['spec']}, {status}"
+        if any(image in stays and row == "unread" for image, row, _ in pairs):  # it cannot be written back
+            assert found["spec"]["images"] == former, case
+            assert "its images stay as they are" in status["problems"][0]["reason"], case
+            continue
+        turns = {image: 4 for image, _, form in pairs if form == "known"}
+        assert attempts == {**dict.fromkeys(stays, 3), **turns, C: 0, D: 1}, case
+        assert "state: 'Quarantined'" in status["problems"][-1]["reason"], case
+    assert cases == 9 * 16

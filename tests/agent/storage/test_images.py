@@ -278,6 +278,57 @@ async def test_one_image_of_which_the_runtime_says_nothing_stops_no_other(node: 
     assert runtime.pulls.count(bad) == 2
 
 
+OTHERS: dict[str, dict[str, Any]] = {
+    "a field": {"pinned": "Always"},
+    "the attempt": {"attempt": "second"},
+    "secrets": {"secrets": [{"name": "registry"}]},
+    "no name of an image": {"image": "A b"},
+}
+"""What another version may write of an image, by what is different."""
+
+
+@pytest.mark.parametrize("other", OTHERS)
+async def test_a_value_of_another_version_affects_its_image_alone(node: Node, other: str) -> None:
+    """It stays pinned, is neither pulled nor forgotten, and its report says why; the number of its turn is reported."""
+    await node.tell(wanted(A, 1, pinned=True))
+    async with node.running():
+        await node.reports(lambda found: [each.pinned for each in found.observed] == [True])
+        row = {"image": A, "digest": ONE, "pinned": True, "attempt": 2} | OTHERS[other]
+        failures, name, numbers = -1, row["image"], (0, 0) if other == "the attempt" else (2, 3)
+        for number in numbers:
+            spec = {
+                "images": [row | ({"attempt": number} if number else {}), {"image": B, "attempt": 1, "pinned": True}]
+            }
+            await node.kube.patch(NODE_IMAGES, "n1", {"spec": spec})
+
+            def ended(found: NodeImages, number: int = number) -> bool:
+                first, last = found.observed[0], found.observed[-1]
+                return first.state == "Failed" and first.attempt >= number and (last.image, last.pinned) == (B, True)
+
+            report = (await node.reports(lambda found: bool(found.observed) and ended(found))).observed[0]
+            assert (report.image, report.reason.partition(" ")[0]) == (name, "image")
+            if name == A:
+                assert report.reason.endswith(": upgrade Tessera, or take the value out of the ImageWarmup")
+                assert await node.runtime.pinned() == {A, B}
+            failures = report.failures
+        assert failures == (0 if other == "the attempt" else 2), "so that the pauses between its turns grow"
+        await node.tell(wanted(A, 4, pinned=True))
+        await node.reports_states(a="Present")
+        assert await node.runtime.pinned() == {A}
+    assert node.runtime.pulls == [A, B]
+
+
+async def test_a_report_of_another_version_is_replaced(node: Node) -> None:
+    await node.tell(wanted(A, 1, pinned=True), wanted(B, 1))
+    status = {"images": [{"image": A, "state": "Quarantined", "attempt": 1}, {"image": B, "state": "Missing"}]}
+    await node.kube.patch(NODE_IMAGES, "n1", {"status": status}, subresource="status")
+    async with node.running():
+        found = await node.reports_states(a="Failed", b="Present")
+        assert "'Quarantined'" in found.observed[0].reason
+        await node.tell(wanted(A, 2, pinned=True), wanted(B, 1))
+        await node.reports_states(a="Present", b="Present")
+
+
 async def test_a_runtime_that_does_not_answer_is_said_and_what_it_said_last_stays(node: Node) -> None:
     runtime = PartlyBroken()
     runtime.offered = {A: (ONE, 7)}

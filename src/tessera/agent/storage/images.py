@@ -151,14 +151,14 @@ class ImageWarmer:
             await self._kube.apply(KIND, body, manager=AGENT, force=True, subresource="status")
 
     async def _observe(self, image: DesiredImage, former: ObservedImage | None) -> ObservedImage:
-        """Return the observed state of an image; one of which the runtime cannot say it has failed."""
-        name, on_node = image.image, None
+        """Return the observed state of an image; one that is unread, or unknown to the runtime, has failed."""
+        name, found, reason = image.image, None, image.unread
         pull = self._pulls.get(name)
         try:
-            found = await self._runtime.image(read_reference(name)) if pull is None else None
+            found = None if pull or reason else await self._runtime.image(read_reference(name))
         except TesseraError as error:
-            found = None
-            on_node = ObservedImage(image=name, state="Failed", failed_s=self._now_s(), reason=str(error))
+            reason = str(error)
+        on_node = ObservedImage(image=name, state="Failed", failed_s=self._now_s(), reason=reason) if reason else None
         if found is not None:
             on_node = ObservedImage(
                 image=name,
@@ -178,10 +178,9 @@ class ImageWarmer:
         self._pulls[image.image] = _Pull(report, task)
 
     async def _pull(self, image: DesiredImage, failures: int) -> None:
-        reference = read_reference(image.image)
         self._log.info("image_pull", image=image.image, digest=image.digest, attempt=image.attempt)
         try:
-            await self._runtime.pull(reference, image.digest, await self._credential(image))
+            await self._runtime.pull(read_reference(image.image), image.digest, await self._credential(image))
         except TesseraError as error:
             self._log.warning("image_not_pulled", image=image.image, attempt=image.attempt, reason=str(error))
             self._ended[image.image] = ObservedImage(

@@ -139,13 +139,35 @@ def test_a_node_reads_what_was_written() -> None:
     "status",
     [
         {"images": 1},
-        {"images": [{"image": "a", "state": "Odd"}]},
-        {"images": [{"image": "a", "state": "Failed", "failedAt": "yesterday"}]},
+        {"images": [{"state": "Present"}]},
+        {"diskPercent": "most"},
     ],
 )
 def test_a_node_that_reports_nonsense_is_named(status: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="NodeImages n1"):
         read_node_images({"metadata": {"name": "n1"}, "status": status})
+
+
+def test_a_row_of_another_version_is_unread_with_the_reason_and_the_number_of_its_pull() -> None:
+    """Each field of it has a value that this version does not know; the others are read."""
+    fix = ": upgrade Tessera, or take the value out of the ImageWarmup"
+    rows = {"digest": 1, "pinned": "Always", "secrets": [{}], "attempt": "x", "state": "Odd", "failedAt": "yesterday"}
+    for key, value in {**rows, "bytes": -1}.items():
+        row = {"image": "r/a:1", "state": "Present", "attempt": 2, key: value}
+        each = {"metadata": {"name": "n1"}, "spec": {"images": [row, {"image": "b"}]}}
+        found = read_node_images({**each, "status": {"images": [{"image": "b", "state": "Missing"}, row]}})
+        attempt = 0 if key == "attempt" else 2
+        assert found.desired[1] == DesiredImage(image="b")
+        assert found.observed[0] == ObservedImage(image="b", state="Missing")
+        if key in ("digest", "pinned", "secrets", "attempt"):
+            first = found.desired[0]
+            assert (first.image, first.pinned, first.attempt) == ("r/a:1", True, attempt)
+            assert first.unread.startswith(f"image r/a:1: {key}"), first.unread
+            assert first.unread.endswith(fix)
+        if key != "secrets":
+            last = found.observed[1]
+            assert (last.image, last.state, last.attempt, last.unread) == ("r/a:1", "Failed", attempt, True)
+            assert last.reason.startswith("report of image r/a:1: "), last.reason
 
 
 def test_reasons_are_cut() -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from tessera.api.fields import in_place
+from tessera.api.fields import in_place, refused_form
 from tessera.api.kubernetes.conditions import Conditions, updated_conditions
 from tessera.api.kubernetes.times import read_time, time_text
 from tessera.api.oci.references import is_digest, read_reference
@@ -204,10 +204,21 @@ class NodeImagesStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     """Why the container runtime does not answer; the other fields are from its last answer. Empty while it answers."""
 
 
+class _NodeSpec(msgspec.Struct, frozen=True):
+    images: tuple[dict[str, Any], ...] = ()
+    """As any version writes them; each is read alone."""
+
+
+class _NodeStatus(msgspec.Struct, frozen=True, rename="camel"):
+    images: tuple[dict[str, Any], ...] = ()
+    disk_percent: int = 0
+    reason: str = ""
+
+
 class _NodeObject(msgspec.Struct, frozen=True):
     metadata: Metadata
-    spec: NodeImagesSpec = NodeImagesSpec()
-    status: NodeImagesStatus = NodeImagesStatus()
+    spec: _NodeSpec = _NodeSpec()
+    status: _NodeStatus = _NodeStatus()
 
 
 def read_image_warmup(
@@ -257,7 +268,7 @@ def read_image_warmup(
 
 
 def read_node_images(obj: Mapping[str, Any], *, ready: bool = True) -> core.NodeImages:
-    """Return the desired images of a node and its report.
+    """Return the desired images of a node and its report; of what another version wrote otherwise, why it is unread.
 
     Raises:
         InvalidInput: the object is malformed.
@@ -265,29 +276,51 @@ def read_node_images(obj: Mapping[str, Any], *, ready: bool = True) -> core.Node
     """
     with of_this_version(NODE_IMAGES, obj):
         found = msgspec.convert(obj, _NodeObject)
-        observed = tuple(_observed(one) for one in found.status.images)
+        desired = tuple(map(_desired, found.spec.images))
+        observed = tuple(map(_observed, found.status.images))
     return core.NodeImages(
         name=found.metadata.name,
         ready=ready,
-        desired=tuple(msgspec.convert(one, core.DesiredImage, from_attributes=True) for one in found.spec.images),
+        desired=desired,
         observed=observed,
         disk_percent=found.status.disk_percent,
         reason=found.status.reason,
     )
 
 
-def _observed(fields: ObservedImageFields) -> core.ObservedImage:
-    return core.ObservedImage(
-        image=fields.image,
-        state=fields.state,
-        digest=fields.digest,
-        bytes=fields.bytes,
-        pinned=fields.pinned,
-        attempt=fields.attempt,
-        failures=fields.failures,
-        failed_s=read_time(fields.failed_at) if fields.failed_at else 0.0,
-        reason=fields.reason,
-    )
+def _desired(row: dict[str, Any]) -> core.DesiredImage:
+    try:
+        return msgspec.convert(msgspec.convert(row, DesiredImageFields), core.DesiredImage, from_attributes=True)
+    except ValueError as error:
+        image, attempt = _image_and_attempt(row)
+        fix = "upgrade Tessera, or take the value out of the ImageWarmup"
+        unread = str(refused_form(error, row, f"image {image}", fix))
+        return core.DesiredImage(image=image, attempt=attempt, pinned=True, unread=unread)
+
+
+def _observed(row: dict[str, Any]) -> core.ObservedImage:
+    try:
+        fields = msgspec.structs.asdict(msgspec.convert(row, ObservedImageFields))
+        moment = fields.pop("failed_at")
+        return core.ObservedImage(**fields, failed_s=read_time(moment) if moment else 0.0)
+    except ValueError as error:
+        image, attempt = _image_and_attempt(row)
+        reason = str(refused_form(error, row, f"report of image {image}", "upgrade Tessera"))
+        return core.ObservedImage(image=image, state="Failed", attempt=attempt, reason=reason, unread=True)
+
+
+def _image_and_attempt(row: dict[str, Any]) -> tuple[str, int]:
+    """Return which image another version wrote of, and the number of its pull; 0 for an unknown one.
+
+    Raises:
+        ValueError: it has no image that this version knows.
+
+    """
+    image = msgspec.convert(row.get("image"), _Image)
+    try:
+        return image, msgspec.convert(row.get("attempt", 0), Tally)
+    except ValueError:
+        return image, 0
 
 
 def new_node_images(node: str, uid: str) -> dict[str, Any]:

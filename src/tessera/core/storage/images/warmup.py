@@ -7,7 +7,7 @@ doubles each time.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -77,6 +77,8 @@ class DesiredImage(msgspec.Struct, frozen=True, kw_only=True):
     secrets: tuple[str, ...] = ()
     attempt: int = 0
     """Number of the pull in its present or last turn; 0 for none."""
+    unread: str = ""
+    """Why this version of Tessera cannot read what another one wrote of it; then it counts as pinned."""
 
 
 class ObservedImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +97,8 @@ class ObservedImage(msgspec.Struct, frozen=True, kw_only=True):
     failed_s: float = 0.0
     """When it failed, in seconds since 1970."""
     reason: str = ""
+    unread: bool = False
+    """Whether this version of Tessera cannot read the report of another one, with the reason."""
 
 
 class NodeImages(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,8 +184,8 @@ def plan_warmups(
             valid one lists gets no further turn.
 
     """
-    listed = {node.name: _listed(warmups, node) for node in nodes}
-    desired = {node.name: _desired(listed[node.name], node.desired if any_invalid else ()) for node in nodes}
+    planned = {node.name: _planned(warmups, node, any_invalid=any_invalid) for node in nodes}
+    desired = {name: images for name, (images, _) in planned.items()}
     per_node = {
         node.name: min((each.per_node for each in warmups if node.name in each.nodes), default=0) for node in nodes
     }
@@ -200,7 +204,7 @@ def plan_warmups(
             if _lasts(node, image, found, now_s if started_s is None else started_s, now_s):
                 per_node[node.name] -= 1
                 per_registry[_registry(image.image)] -= 1
-            elif image.image not in listed[node.name]:
+            elif image.image not in planned[node.name][1]:
                 continue
             elif node.ready and not node.reason and not full and _is_due(image, found, started_s, now_s):
                 attempt = max(image.attempt, found.attempt) + 1
@@ -236,13 +240,22 @@ def _listed(warmups: Sequence[Warmup], node: NodeImages) -> dict[str, DesiredIma
     return found
 
 
-def _desired(listed: Mapping[str, DesiredImage], former: Iterable[DesiredImage]) -> list[DesiredImage]:
-    """Return the listed images, then the others of the former ones; what was pinned stays pinned."""
+def _planned(
+    warmups: Sequence[Warmup], node: NodeImages, *, any_invalid: bool
+) -> tuple[list[DesiredImage], Collection[str]]:
+    """Return the desired images of a node, and which of them may get a turn: those that a valid warmup lists.
+
+    All stay as they are, without a turn, while one that must stay cannot be written back.
+    """
+    listed = _listed(warmups, node)
     found = dict(listed)
-    for each in former:
+    for each in node.desired if any_invalid else ():
         here = found.get(each.image, each)
         found[each.image] = msgspec.structs.replace(here, pinned=here.pinned or each.pinned)
-    return list(found.values())[:MOST_OF_NODE]
+    desired = list(found.values())[:MOST_OF_NODE]
+    if any(each.unread for each in desired):
+        return list(node.desired), frozenset()
+    return desired, listed.keys()
 
 
 def _is_right(image: ObservedImage | None, digest: str) -> bool:
@@ -264,6 +277,8 @@ def _is_due(image: DesiredImage, observed: ObservedImage, started_s: float | Non
 
     It failed by the node's clock, which may be far from this one; its turn, if that is known, began by this one.
     """
+    if observed.unread:
+        return False
     if observed.state != "Failed":
         return not _is_right(observed, image.digest)
     pause_s = fetch_backoff_s(max(observed.failures, 1))
@@ -315,13 +330,7 @@ def image_nodes(image: str, warmups: Sequence[Warmup], nodes: Sequence[NodeImage
 def _problems(warmup: Warmup, nodes: Iterable[NodeImages]) -> Iterable[ImageProblem]:
     for node in nodes:
         desired = {each.image for each in node.desired}
-        if not node.ready:
-            yield ImageProblem(node=node.name, image="", reason="the node is not ready")
-        elif node.reason:
-            yield ImageProblem(node=node.name, image="", reason=node.reason)
-        elif warmup.is_full(node):
-            limit = f"nothing is pulled from {warmup.disk_percent} % on"
-            reason = f"its disk for images is {node.disk_percent} % full; {limit}"
+        if reason := _stops(warmup, node):
             yield ImageProblem(node=node.name, image="", reason=reason)
         for each in node.observed:
             if each.state == "Failed" and each.image in warmup.images:
@@ -330,6 +339,19 @@ def _problems(warmup: Warmup, nodes: Iterable[NodeImages]) -> Iterable[ImageProb
             if image not in desired:
                 reason = f"a node has at most {MOST_OF_NODE} images: list fewer, or select fewer nodes"
                 yield ImageProblem(node=node.name, image=image, reason=reason)
+
+
+def _stops(warmup: Warmup, node: NodeImages) -> str:
+    """Return why a node pulls none of a warmup's images; empty if nothing stops it."""
+    unread = next((each.unread for each in node.desired if each.unread), "")
+    if not node.ready:
+        return "the node is not ready"
+    if node.reason or unread:
+        return node.reason or f"its images stay as they are: {unread}"
+    if warmup.is_full(node):
+        limit = f"nothing is pulled from {warmup.disk_percent} % on"
+        return f"its disk for images is {node.disk_percent} % full; {limit}"
+    return ""
 
 
 def next_steps(
@@ -376,6 +398,8 @@ def observed_image(
     if pulling is not None:
         return pulling
     attempt = max(0 if each is None else each.attempt for each in (former, ended))
+    if desired.unread:
+        attempt = max(attempt, desired.attempt)  # its turn ends
     if on_node is not None and on_node.state == "Failed":
         return _unknown(on_node, attempt, former)
     if on_node is not None and _is_right(on_node, desired.digest):
