@@ -49,6 +49,7 @@ from tessera.core.storage.models.cacheplan import (
     CacheStep,
     CancelFetch,
     EvictRevision,
+    Fetching,
     ModelOnDisk,
     ModelOnNode,
     RemoveModel,
@@ -59,7 +60,7 @@ from tessera.core.storage.models.cacheplan import (
     withheld_reason,
 )
 from tessera.core.storage.models.nodemodels import DesiredModel, NodeModels, followed_models, unknown_model
-from tessera.core.storage.retries import has_passed
+from tessera.core.storage.models.refusals import Refusals
 from tessera.core.usage.ownmetrics import MODEL_BYTES, MODELS
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.core.workload.tesseranames import AGENT
@@ -77,8 +78,6 @@ _ROUND = 30
 """Free bytes are reported in steps of a GiB, so that a growing log causes no report."""
 _USED_S = 600.0
 """A revision that pods use is noted as used so often."""
-_STUCK_S = 3600.0
-"""A model makes no room for so long after the disk refused to remove something of it; others may."""
 _MOUNTS = 4
 """Containers that get their mounts at once."""
 _ABSENT = ModelOnNode(ModelOnDisk("", ()))
@@ -147,14 +146,7 @@ class ModelKeeper:
         self._states: Counter[str] = Counter()
         """Models by state, as last reported."""
         self._bytes = 0
-        self._stuck: dict[str, tuple[float, str]] = {}
-        """When the disk refused to remove something of a model that makes room by it, on `now_s`, and why."""
-        self._failed: dict[str, str] = {}
-        """Why the disk kept models from being read or changed in this pass."""
-        self._failed_before: Mapping[str, str] = {}
-        """The same of the last pass."""
-        self._not_removed: dict[str, str] = {}
-        """Why superseded revisions of models cannot be removed, which keeps the models from nothing."""
+        self._refusals = Refusals()
         self._gone: set[str] = set()
         """UIDs of pods that are in the kubelet's record and have ended."""
 
@@ -218,24 +210,17 @@ class ModelKeeper:
         # 2. Observe the models, and the pods that use them.
         # A model that is not listed when the kubelet's record is read cannot get into it any more.
         listed = servers.listed
+        self._refusals = self._refusals.next_pass(self._now_s())
         on_disk, problem = await self._observe()
         ids = await self._allocated(view)
-        now_s = self._now_s()
-        self._stuck = {name: each for name, each in self._stuck.items() if not has_passed(each[0], _STUCK_S, now_s)}
         self._found = {
-            name: _readers(f"{MODEL_RESOURCE}{name}", each, listed, ids, is_stuck=name in self._stuck)
+            name: _readers(f"{MODEL_RESOURCE}{name}", each, listed, ids, is_stuck=name in self._refusals.stuck)
             for name, each in on_disk.items()
         }
         for name, model in self._found.items():
             for revision in model.used:
                 await asyncio.to_thread(self._disk.use, name, revision, after_s=_USED_S)
-        fetching = self._fetches.observed(self._desired, self._failed.keys() | self._failed_before.keys())
-        for name, model in self._found.items() if fetching.needs else ():
-            self._found[name] = msgspec.structs.replace(
-                model,
-                revisions=await asyncio.to_thread(self._disk.revisions, name),
-                staged_bytes=await asyncio.to_thread(self._disk.staged_bytes, name),
-            )
+        fetching = await self._observe_fetches()
         # 3. Plan.
         # An unknown model that was never followed stays as it is.
         unfollowed = node_models.unknown.keys() - self._desired
@@ -243,9 +228,7 @@ class ModelKeeper:
         plan = plan_cache(self._desired, planned, fetching=fetching, displaced=self._displaced)
         if node_models.desired is not None:
             self._displaced = plan.displaced
-            self._fetches.decided(
-                fetching.needs, plan, self._desired, stuck={name: why for name, (_, why) in self._stuck.items()}
-            )
+            self._fetches.decided(fetching.needs, plan, self._desired, self._refusals.stuck)
             # 4. Pin what pods use or may get, offer it, and remove models that are not desired, or make room.
             refused = await self._apply(plan, servers)
             # 5. Start the next fetch.
@@ -263,7 +246,6 @@ class ModelKeeper:
 
         A model that cannot be read has failed; pods keep it, and it is not removed.
         """
-        self._failed_before, self._failed = self._failed, {}
         try:
             if problem := await asyncio.to_thread(self._disk.problem):
                 return {}, problem
@@ -273,6 +255,17 @@ class ModelKeeper:
         for name, each in errors.items():
             self._fail(name, each)
         return on_disk, ""
+
+    async def _observe_fetches(self) -> Fetching:
+        """Return what came of fetches; where one needs room, note what the removal of each model frees."""
+        fetching = self._fetches.observed(self._desired, self._refusals.failing)
+        for name, model in self._found.items() if fetching.needs else ():
+            self._found[name] = msgspec.structs.replace(
+                model,
+                revisions=await asyncio.to_thread(self._disk.revisions, name),
+                staged_bytes=await asyncio.to_thread(self._disk.staged_bytes, name),
+            )
+        return fetching
 
     # Models in use
 
@@ -345,7 +338,6 @@ class ModelKeeper:
         # A fetch that ended meanwhile may have removed what was not pinned yet.
         on_disk = [each for each in offers if await asyncio.to_thread(self._disk.has, *each)]
         await servers.offer([model_offer(*each) for each in on_disk], policy="distributed")
-        self._not_removed.clear()
         for step in plan.steps:
             problem = ""
             try:
@@ -355,7 +347,7 @@ class ModelKeeper:
                 problem = self._fail(step.model, error)
                 refused.add(step.model)
             if problem and isinstance(step, EvictRevision | RemoveModel | RemoveStaged):
-                self._stuck[step.model] = self._now_s(), problem
+                self._refusals = self._refusals.stays(step.model, problem, self._now_s())
             # What is displaced is removed by a later plan; for the rest there may be no such plan.
             match step:
                 case EvictRevision(model, revision, other) if problem or model not in plan.displaced:
@@ -371,10 +363,10 @@ class ModelKeeper:
     def _fail(self, name: str, error: TesseraError | OSError) -> str:
         """Note an error of a model's folder, which fails the model while it lasts, and return the reason."""
         reason = f"model {name}: {self._disk.reason(name, error)}"
-        if reason not in {self._failed.get(name), self._failed_before.get(name)}:
-            event = "model_not_fetched" if name in self._desired else "model_not_removed"
+        if not self._refusals.is_known(name, reason):
+            event = "model_failed" if name in self._desired else "model_not_removed"
             self._log.warning(event, model=name, reason=reason)
-        self._failed[name] = reason
+        self._refusals = self._refusals.failure(name, reason)
         return reason
 
     async def _take(self, step: CacheStep) -> bool:
@@ -397,7 +389,8 @@ class ModelKeeper:
                     self._wakeup.set()
                 return is_done
             case RemoveSuperseded(model, keep):
-                self._not_removed[model] = await asyncio.to_thread(self._disk.remove_superseded, model, keep)
+                reason = await asyncio.to_thread(self._disk.remove_superseded, model, keep)
+                self._refusals = self._refusals.superseded(model, reason)
         return True
 
     # Fetching
@@ -447,7 +440,9 @@ class ModelKeeper:
             facts = await asyncio.to_thread(self._disk.facts, name, revision) if revision else RevisionFacts()
             on_disk = self._found.get(name, _ABSENT).on_disk
             report = self._fetches.report(name)
-            failure = unknown.get(name) or self._failed.get(name) or unreadable_reason(self._desired[name], on_disk)
+            failure = (
+                unknown.get(name) or self._refusals.failed.get(name) or unreadable_reason(self._desired[name], on_disk)
+            )
             more = {
                 "state": "Failed" if failure and report.state != "Fetching" else report.state,
                 "revision": revision,
@@ -457,7 +452,7 @@ class ModelKeeper:
                 or report.reason
                 or withheld_reason(self._desired[name], on_disk)
                 or next(iter(on_disk.unreadable.values()), "")
-                or self._not_removed.get(name, ""),
+                or self._refusals.kept.get(name, ""),
                 **facts._asdict(),
             }
             reports.append(msgspec.structs.replace(report, **more))
