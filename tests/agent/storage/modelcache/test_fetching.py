@@ -241,7 +241,7 @@ async def test_a_fetch_that_ends_when_its_model_is_not_desired_any_more_needs_no
     ended = asyncio.Event()
 
     async def opened(_model: DesiredModel) -> OpenedSource:
-        raise TooLittleRoom("disk", 9, found="9 bytes too little", hint="free some")
+        raise TooLittleRoom("disk", 9, 0, found="9 bytes too little", hint="free some")
 
     fetches = Fetches(disk=ModelDisk(tmp_path), open_source=opened, now_s=lambda: 2.0, wake=ended.set, log=logger())
     fetches.begin(LARGE)

@@ -433,7 +433,7 @@ def test_what_was_fetched_of_a_model_that_has_too_little_room_makes_room_for_any
     desired = {each.name: each for each in models}
     found = {"a": ModelOnNode(ModelOnDisk("", ()), staged_bytes=9)}
 
-    tried = fetch_history("a").of(desired["a"].identity).lacked_room(9).refused("no room", 0.0)
+    tried = fetch_history("a").of(desired["a"].identity).lacked_room(9, 0).refused("no room", 0.0, 9)
 
     def plan(tried: FetchHistory, running: str = "") -> CachePlan:
         fetching = Fetching(running=running, histories={"a": tried, "b": needing(9)})
@@ -516,7 +516,9 @@ def test_whatever_model_cannot_be_removed_a_more_urgent_one_comes_exactly_where_
             )
             displaced = dict(plan.displaced)
             if history.room == "Needed":
-                history = history.refused("", 600.0 * step) if plan.refused else history.room_made()
+                history = (
+                    history.refused("", 600.0 * step, plan.refused["big"]) if plan.refused else history.room_made()
+                )
             for each in plan.steps:
                 refusing = refusing or each.model == stuck
                 if each.model == stuck and isinstance(each, EvictRevision):
@@ -524,10 +526,32 @@ def test_whatever_model_cannot_be_removed_a_more_urgent_one_comes_exactly_where_
                 elif each.model != stuck:
                     left.pop(each.model)
             if plan.fetch == desired["big"]:
-                history = history.begun().lacked_room(needed - sum(sizes.values()) + sum(left.values()))
+                history = history.begun().lacked_room(needed - sum(sizes.values()) + sum(left.values()), 0)
                 if history.missing_bytes <= 0:
                     break
         assert (history.missing_bytes <= 0) == (sum(size for name, size in sizes.items() if name != stuck) >= needed)
+
+
+def test_a_model_that_lacked_room_is_fetched_as_soon_as_the_disk_has_it_beside_what_others_make() -> None:
+    big, low = model("big", priority=5), model("low")
+    desired, refused = {"big": big, "low": low}, 0
+    ready = histories(low=ObservedModel(name="low", state="Ready", identity=low.identity, checked_s=1.0))
+    for free, others, missing in product(range(-3, 4), range(4), range(1, 8)):
+        history = fetch_history("big").of(big.identity).lacked_room(missing, free)
+        found = {"low": there(RevisionOnDisk(ONE, 1.0, others))}
+
+        def planned_at(free_bytes: int, history: FetchHistory, found: dict[str, ModelOnNode]) -> CachePlan:
+            fetching = Fetching(1.0, histories={"big": history, **ready}, free_bytes=free_bytes)
+            return plan_cache(desired, found, fetching=fetching, displaced={})
+
+        plan = planned_at(free, history, found)
+        if plan.refused:
+            refused += 1
+            history = history.refused("no room", 0.0, plan.refused["big"])
+            for growth in range(9):
+                fetch = planned_at(free + growth, history, found).fetch
+                assert (fetch == big) == (others + growth >= missing), (free, others, missing, growth)
+    assert refused > 100
 
 
 def test_a_model_that_makes_no_room_in_any_case_is_not_named_where_the_disk_refuses_to_remove_it() -> None:
@@ -796,7 +820,7 @@ class Node(RuleBasedStateMachine):
     @precondition(lambda self: self.fetched in self.desired)
     def fetch_needs_room(self, data: st.DataObject) -> None:
         name, self.fetched = self.fetched, ""
-        self.histories[name] = self.history(name).lacked_room(data.draw(st.integers(1, 3)))
+        self.histories[name] = self.history(name).lacked_room(data.draw(st.integers(1, 3)), 0)
 
     @rule(staged=st.integers(0, 3))
     @precondition(lambda self: self.fetched in self.desired)
@@ -827,11 +851,12 @@ class Node(RuleBasedStateMachine):
 
     # What the node does: look, then act, while other things happen
 
-    @rule()
+    @rule(free_bytes=st.integers(-3, 9))
     @precondition(lambda self: self.plan is None)
-    def look(self) -> None:
+    def look(self, free_bytes: int = 0) -> None:
         found = self.on_disk()
-        fetching = Fetching(self.now_s, self.fetched, {name: self.history(name) for name in self.desired})
+        known = {name: self.history(name) for name in self.desired}
+        fetching = Fetching(self.now_s, self.fetched, known, free_bytes=free_bytes)
         former = self.displaced
         self.plan = plan = plan_cache(self.desired, found, fetching=fetching, displaced=self.displaced)
         self.displaced = dict(plan.displaced)
@@ -854,7 +879,9 @@ class Node(RuleBasedStateMachine):
         for name in fetching.needs:
             refused = name in plan.refused
             history = self.history(name)
-            self.histories[name] = history.refused("no room", self.now_s) if refused else history.room_made()
+            self.histories[name] = (
+                history.refused("no room", self.now_s, plan.refused[name]) if refused else history.room_made()
+            )
 
     def less_urgent(self, name: str) -> list[str]:
         """Return the models with bytes of a fetch that is over, which are less urgent than this one."""

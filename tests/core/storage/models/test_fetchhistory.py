@@ -12,9 +12,9 @@ from tessera.core.storage.models.nodemodels import ObservedModel
 
 EVENTS: dict[str, Callable[[FetchHistory, float], FetchHistory]] = {
     "begun": lambda history, _now_s: history.begun(),
-    "did not fit": lambda history, _now_s: history.lacked_room(9),
+    "did not fit": lambda history, now_s: history.lacked_room(9, int(now_s)),
     "room made": lambda history, _now_s: history.room_made(),
-    "refused": lambda history, now_s: history.refused("no room", now_s),
+    "refused": lambda history, now_s: history.refused("no room", now_s, 4),
     "failed at 0": lambda history, now_s: history.failed("403", now_s, 0),
     "failed at 1": lambda history, now_s: history.failed("403", now_s, 1),
     "failed at 2": lambda history, now_s: history.failed("403", now_s, 2),
@@ -65,6 +65,12 @@ def test_laws_of_all_sequences_of_up_to_five_events() -> None:
         # 1. What is staged of a model without room is free until its fetch begins again, and no longer.
         last = next((each for each in reversed(since) if each != "another Secret"), "")
         assert (history.room == "Refused") is (last == "refused"), events
+        # It fits once the disk has what was free then, and what the plan lacked beside what others would free.
+        refused = max((place for place, each in enumerate(events) if each == "refused"), default=0)
+        if last == "refused" and since[refused - len(events) - 1 :][:1] == ("did not fit",):
+            assert [history.fits(refused + each) for each in (-9, 0, 3, 4, 99)] == [False] * 3 + [True] * 2, events
+        elif last != "refused":
+            assert not history.fits(10**9), events
         # 2. Room is needed from a fetch that did not fit to the decision on it.
         assert history.missing_bytes == (9 if history.room == "Needed" else 0), events
         # 3. Nothing pauses making room but failures in room that was made, in a row and without further bytes.
@@ -82,7 +88,7 @@ def test_laws_of_all_sequences_of_up_to_five_events() -> None:
 
 
 def test_failures_are_counted_anew_for_another_source() -> None:
-    failed = fetch_history("a").of("1").failed("403", 1.0, 0).refused("no room", 2.0).put_off("in use", 3.0)
+    failed = fetch_history("a").of("1").failed("403", 1.0, 0).refused("no room", 2.0, 9).put_off("in use", 3.0)
     assert (failed.report.failures, failed.report.failed_s, failed.report.reason) == (3, 3.0, "in use")
     other = failed.of("2")
     assert (other.report.failures, other.report.identity) == (3, "1")
@@ -93,7 +99,7 @@ def test_failures_are_counted_anew_for_another_source() -> None:
 
 
 def test_a_model_that_waits_until_others_have_made_room_says_so() -> None:
-    needed = fetch_history("a").of("1").failed("403", 1.0, 0).lacked_room(9)
+    needed = fetch_history("a").of("1").failed("403", 1.0, 0).lacked_room(9, 0)
     assert needed.room_made().report == needed.report
     made = needed.room_made("evicting b")
     want = msgspec.structs.replace(needed.report, state="Missing", reason="evicting b")
@@ -101,7 +107,7 @@ def test_a_model_that_waits_until_others_have_made_room_says_so() -> None:
 
 
 def test_room_that_could_not_be_made_is_none() -> None:
-    made = fetch_history("a").of("1").lacked_room(9).room_made()
+    made = fetch_history("a").of("1").lacked_room(9, 0).room_made()
     assert made.put_off("in use", 1.0).failed("403", 2.0, 0).backoff is None
     assert made.failed("403", 2.0, 0).backoff is not None
 
@@ -110,7 +116,7 @@ def test_room_that_could_not_be_made_is_none() -> None:
 def test_the_pause_doubles_up_to_a_day(count: int, pause_s: float) -> None:
     history = fetch_history("a").of("1")
     for number in range(count):
-        history = history.lacked_room(9).room_made().begun().failed(f"403 {number}", 1000.0, 0)
+        history = history.lacked_room(9, 0).room_made().begun().failed(f"403 {number}", 1000.0, 0)
     backoff = history.room_backoff(999.0 + pause_s)
     assert backoff is not None
     assert (backoff.until_s, backoff.reason) == (1000.0 + pause_s, f"403 {count - 1}")

@@ -394,6 +394,6 @@ class ModelDisk:
         return status.f_blocks * status.f_frsize * (100 - self._most_percent) // 100
 
     def free_bytes(self) -> int:
-        """Return the free bytes above that."""
+        """Return the free bytes above that; negative where some of these are used."""
         status = os.statvfs(self._here.parent)
-        return max(0, status.f_bavail * status.f_frsize - self.reserve_bytes)
+        return status.f_bavail * status.f_frsize - self.reserve_bytes

@@ -181,16 +181,19 @@ class Fetches:
             return msgspec.structs.replace(found, state="Fetching", fetched_bytes=done, total_bytes=total)
         return msgspec.structs.replace(found, fetched_bytes=0, total_bytes=0)
 
-    def observed(self, desired: Mapping[str, DesiredModel], failing: Collection[str] = ()) -> Fetching:
+    def observed(
+        self, desired: Mapping[str, DesiredModel], failing: Collection[str] = (), free_bytes: int = 0
+    ) -> Fetching:
         """Return the fetches of the desired models, for the next plan.
 
         Args:
             desired: all of the node.
             failing: those that an error of the disk keeps from being fetched.
+            free_bytes: of the disk, above its reserve.
 
         """
         histories = {name: self._history(model) for name, model in desired.items()}
-        return Fetching(now_s=self._now_s(), running=self.busy, histories=histories, failing=frozenset(failing))
+        return Fetching(self._now_s(), self.busy, histories, frozenset(failing), free_bytes)
 
     def decided(
         self, needs: Iterable[str], plan: CachePlan, desired: Mapping[str, DesiredModel], stuck: Mapping[str, str]
@@ -223,7 +226,7 @@ class Fetches:
                 fix = f"other models stay until {time_text(backoff.until_s)}, or until its Secret or source changes"
                 reason = f"model {name}: its last fetch got no further ({backoff.reason}): {fix}"
             self._warn(name, reason)
-            self._histories[name] = history.refused(reason, self._now_s())
+            self._histories[name] = history.refused(reason, self._now_s(), plan.refused[name])
 
     def put_off(self, model: DesiredModel, reason: str) -> None:
         """Report a model as failed, to be fetched again later."""
@@ -246,7 +249,7 @@ class Fetches:
             if self._cancellation.is_canceled:  # whatever went wrong then is no failure of the model
                 self._log.info("model_fetch_canceled", model=model.name, exc_info=defect(error))
             elif isinstance(error, TooLittleRoom):
-                self._histories[model.name] = self._history(model).lacked_room(error.missing_bytes)
+                self._histories[model.name] = self._history(model).lacked_room(error.missing_bytes, error.free_bytes)
             else:
                 reason = str(error) or type(error).__name__
                 if isinstance(error, OSError):

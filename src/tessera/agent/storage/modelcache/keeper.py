@@ -146,6 +146,8 @@ class ModelKeeper:
         self._states: Counter[str] = Counter()
         """Models by state, as last reported."""
         self._bytes = 0
+        self._free_bytes = 0
+        """Of the disk, above its reserve, as observed last."""
         self._refusals = Refusals()
         self._gone: set[str] = set()
         """UIDs of pods that are in the kubelet's record and have ended."""
@@ -246,10 +248,12 @@ class ModelKeeper:
 
         A model that cannot be read has failed; pods keep it, and it is not removed.
         """
+        self._free_bytes = 0
         try:
             if problem := await asyncio.to_thread(self._disk.problem):
                 return {}, problem
             on_disk, errors = await asyncio.to_thread(self._disk.observe)
+            self._free_bytes = await asyncio.to_thread(self._disk.free_bytes)
         except OSError as error:
             return {}, self._disk.reason("", error)
         for name, each in errors.items():
@@ -258,7 +262,7 @@ class ModelKeeper:
 
     async def _observe_fetches(self) -> Fetching:
         """Return what came of fetches; where one needs room, note what the removal of each model frees."""
-        fetching = self._fetches.observed(self._desired, self._refusals.failing)
+        fetching = self._fetches.observed(self._desired, self._refusals.failing, self._free_bytes)
         for name, model in self._found.items() if fetching.needs else ():
             self._found[name] = msgspec.structs.replace(
                 model,
@@ -461,13 +465,11 @@ class ModelKeeper:
             reports.append(msgspec.structs.replace(report, containers=containers[name]))
         self._states = Counter(each.state for each in reports)
         self._bytes = sum(each.bytes for each in reports)
-        free = 0 if problem else await asyncio.to_thread(self._disk.free_bytes)
         reason = problem or await asyncio.to_thread(self._disk.read_only)
-        rounded = free >> _ROUND << _ROUND
         status = node_status(
             reports,
             folder=str(self._disk.folder),
-            free_bytes=rounded,
+            free_bytes=max(0, self._free_bytes) >> _ROUND << _ROUND,
             reason=reason,
             peer="" if problem else self._peers.address,
             removing=self._found.keys() - offered.keys() - unknown.keys(),

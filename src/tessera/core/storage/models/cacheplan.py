@@ -97,6 +97,7 @@ class Fetching(msgspec.Struct, frozen=True):
         running: the model that is fetched just now; empty for none.
         histories: what came of the fetches of the desired models, each of its present identity.
         failing: the models that an error of the disk keeps from being fetched.
+        free_bytes: of the disk, above its reserve.
 
     """
 
@@ -104,6 +105,7 @@ class Fetching(msgspec.Struct, frozen=True):
     running: str = ""
     histories: Mapping[str, FetchHistory] = {}
     failing: frozenset[str] = frozenset()
+    free_bytes: int = 0
 
     @property
     def needs(self) -> dict[str, int]:
@@ -337,8 +339,9 @@ def _is_due(model: DesiredModel, observed: ModelOnNode | None, fetching: Fetchin
     """
     if model.name in fetching.failing:
         return False
-    report = fetching.history(model.name).report
-    if report.identity != model.identity:
+    history = fetching.history(model.name)
+    report = history.report
+    if report.identity != model.identity or history.fits(fetching.free_bytes):
         return True
     if report.failures:
         return has_passed(report.failed_s, fetch_backoff_s(report.failures), fetching.now_s)

@@ -5,7 +5,7 @@ A model's *room* is one of these:
 - `Needed`: its last fetch did not fit, and no plan has decided on it yet.
 - `Made`: a plan made room for it, and no fetch has ended there since.
 - `Refused`: the last plan found too little room. What is fetched of it so far makes room for any other model until its
-  own fetch begins again: it would lie there for ever.
+  own fetch begins again: it would lie there for ever. It begins as soon as the disk has enough free bytes.
 - empty: none of these.
 
 A fetch that fails in room made for it without further bytes pauses that: nothing makes room for the model for an
@@ -59,6 +59,7 @@ class FetchHistory(msgspec.Struct, frozen=True):
         identity: that of the model to which the rest belongs.
         room: as above.
         missing_bytes: that the last fetch lacked, where room is needed.
+        enough_bytes: so many free bytes, above the reserve, would be enough for it, beside what others make room by.
         most_bytes: that a failed fetch had.
         backoff: the last back-off from making room, also a past one, which the next one follows.
         credentials: the digest of those by which the source was opened last; empty for none.
@@ -69,6 +70,7 @@ class FetchHistory(msgspec.Struct, frozen=True):
     identity: str = ""
     room: Literal["", "Needed", "Made", "Refused"] = ""
     missing_bytes: int = 0
+    enough_bytes: int = 0
     most_bytes: int = 0
     backoff: RoomBackoff | None = None
     credentials: str = ""
@@ -91,18 +93,24 @@ class FetchHistory(msgspec.Struct, frozen=True):
         backoff = self.backoff if credentials == self.credentials else None
         return msgspec.structs.replace(self, credentials=credentials, backoff=backoff)
 
-    def lacked_room(self, missing_bytes: int) -> "FetchHistory":
-        """The fetch did not fit, by so many bytes."""
-        return msgspec.structs.replace(self, room="Needed", missing_bytes=missing_bytes)
+    def lacked_room(self, missing_bytes: int, free_bytes: int) -> "FetchHistory":
+        """The fetch did not fit, by so many bytes beside the free ones."""
+        enough_bytes = free_bytes + missing_bytes
+        return msgspec.structs.replace(self, room="Needed", missing_bytes=missing_bytes, enough_bytes=enough_bytes)
 
     def room_made(self, reason: str = "") -> "FetchHistory":
         """A plan makes room: at once, or as the reason says."""
         report = msgspec.structs.replace(self.report, state="Missing", reason=reason) if reason else self.report
         return msgspec.structs.replace(self, room="Made", missing_bytes=0, report=report)
 
-    def refused(self, reason: str, now_s: float) -> "FetchHistory":
-        """A plan found too little room: the fetch is tried again later."""
-        return msgspec.structs.replace(self.put_off(reason, now_s), room="Refused")
+    def refused(self, reason: str, now_s: float, missing_bytes: int) -> "FetchHistory":
+        """A plan found too little room, by so many bytes: the fetch is tried again later, or when these are free."""
+        enough_bytes = self.enough_bytes - self.missing_bytes + missing_bytes
+        return msgspec.structs.replace(self.put_off(reason, now_s), room="Refused", enough_bytes=enough_bytes)
+
+    def fits(self, free_bytes: int) -> bool:
+        """Return whether the disk has by now the room for which a plan refused it."""
+        return self.room == "Refused" and free_bytes >= self.enough_bytes
 
     def put_off(self, reason: str, now_s: float) -> "FetchHistory":
         """The fetch is tried again later, without room: the pause doubles with each time in a row."""
@@ -133,7 +141,7 @@ class FetchHistory(msgspec.Struct, frozen=True):
             failures=0,
             reason="",
         )
-        return FetchHistory(report, self.identity, credentials=self.credentials)
+        return FetchHistory(report, self.identity)
 
 
 def fetch_history(name: str) -> FetchHistory:

@@ -16,14 +16,15 @@ class TooLittleRoom(Unavailable):
     Args:
         subject: the folder.
         missing_bytes: that would have to be freed elsewhere on the disk.
+        free_bytes: that are free there, above the reserve; negative where that is used too.
         found: as in other errors.
         hint: as in other errors.
 
     """
 
-    def __init__(self, subject: str, missing_bytes: int, *, found: str, hint: str) -> None:
+    def __init__(self, subject: str, missing_bytes: int, free_bytes: int, *, found: str, hint: str) -> None:
         super().__init__(subject, found=found, hint=hint)
-        self.missing_bytes = missing_bytes
+        self.missing_bytes, self.free_bytes = missing_bytes, free_bytes
 
 
 class LinkedFile(msgspec.Struct, frozen=True):
@@ -121,6 +122,7 @@ def make_room(
         raise TooLittleRoom(
             subject,
             missing,
+            free_bytes - reserve_bytes,
             found=f"{_mib(missing)} MiB too little: {_mib(needed_bytes)} MiB to fetch, {_mib(free_bytes)} MiB free, "
             f"{_mib(reserve_bytes)} MiB in reserve",
             hint=f"free space on this disk; revisions that must be kept: {stay}",
