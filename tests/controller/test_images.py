@@ -176,6 +176,35 @@ async def test_an_invalid_spec_reports_why_and_stops_no_other(cluster: Cluster) 
     assert list(status["problems"]) == [{"node": "n2", "reason": "the node is not ready"}]
 
 
+async def test_an_environment_that_cannot_be_read_keeps_its_image_where_it_is_and_others_go_on(
+    cluster: Cluster,
+) -> None:
+    """By a wrong name, and by a field of another version; after a restart of the controller too."""
+    await cluster.add(pooled("n1"))
+    labels = {"labels": {"warm": "yes"}}
+    for name, image in (("a", A), ("b", B)):
+        await cluster.kube.create(ENVIRONMENTS, {"metadata": {"name": name, **labels}, "spec": {"image": image}})
+    await cluster.kube.create(IMAGE_WARMUPS, warmup(environments={"matchLabels": {"warm": "yes"}}))
+    runtime = cluster.runtimes["n1"]
+    runtime.offered |= {C: (ONE, 5), D: (TWO, 5)}
+    async with cluster.running():
+        await cluster.status(lambda status: status.get("pinned") == 1 and len(status["images"]) == 2)
+        await cluster.kube.patch(ENVIRONMENTS, "a", {"spec": {"image": "A b"}})
+        await cluster.kube.patch(ENVIRONMENTS, "b", {"spec": {"image": B, "platform": "arm64"}})
+        await cluster.kube.create(ENVIRONMENTS, {"metadata": {"name": "c", **labels}, "spec": {"image": C}})
+        await cluster.status(lambda status: status.get("pinned") == 1 and len(status["images"]) == 3)
+        assert await runtime.pinned() == {A, B, C}
+    async with cluster.running():
+        await cluster.kube.create(ENVIRONMENTS, {"metadata": {"name": "d", **labels}, "spec": {"image": D}})
+        await cluster.status(lambda status: status.get("pinned") == 1 and len(status["images"]) == 4)
+        assert await runtime.pinned() == {A, B, C, D}
+        # Readable again, and another: the former one is not kept.
+        await cluster.kube.patch(ENVIRONMENTS, "a", {"spec": {"image": C}})
+        await cluster.kube.delete(ENVIRONMENTS, "b")
+        status = await cluster.status(lambda status: len(status["images"]) == 2)
+        assert [each["image"] for each in status["images"]] == [C, D]
+
+
 async def test_an_edit_that_is_invalid_unpins_no_image_and_others_go_on(cluster: Cluster) -> None:
     """By a wrong name, and by more Environments than one ImageWarmup may have."""
     await cluster.add(pooled("n1"))
@@ -209,9 +238,12 @@ UNREAD: dict[str, Any] = {"pinned": "Always"}
 
 
 async def test_after_a_pass_a_node_has_the_planned_images_whatever_another_version_wrote() -> None:
-    """Each of two images is absent, known or of another version; its ImageWarmup too, or it selects no node."""
+    """Each of two images is absent, known or of another version; its ImageWarmup too, or it selects no node.
+
+    One that was never valid has no images in its status.
+    """
     forms, cases = (None, "known", "unread"), 0
-    for rows, warmups in product(product(forms, repeat=2), product((*forms, "elsewhere"), repeat=2)):
+    for rows, warmups in product(product(forms, repeat=2), product((*forms, "elsewhere", "never"), repeat=2)):
         cases += 1
         cluster = Cluster()
         await cluster.kube.create(NODES, pooled("n1"))
@@ -227,16 +259,19 @@ async def test_after_a_pass_a_node_has_the_planned_images_whatever_another_versi
         await cluster.kube.patch(NODE_IMAGES, "n1", {"status": made["status"]}, subresource="status")
         for image, name, form in zip((A, B, C, D), "abyz", (*warmups, "known", "known"), strict=True):
             away = {"nodeSelector": {"matchLabels": {"pool": "other"}}}
-            more = {"unread": UNREAD, "elsewhere": away}.get(form or "", {})
+            more = {"unread": UNREAD, "never": UNREAD, "elsewhere": away}.get(form or "", {})
             if form:
                 await cluster.kube.create(IMAGE_WARMUPS, warmup(image, name=name, parallelism={"perNode": 16}, **more))
+            if form == "unread":
+                last = {"status": {"images": [{"image": image}]}}
+                await cluster.kube.patch(IMAGE_WARMUPS, name, last, subresource="status")
         async with cluster.running():
             status = await cluster.status(lambda status: bool(status.get("problems")), "y")
         found = await cluster.kube.get(NODE_IMAGES, "n1")
         assert found is not None
         attempts = {each["image"]: each.get("attempt", 0) for each in found["spec"]["images"]}
         pairs = set(zip((A, B), rows, warmups, strict=True))
-        stays = {image for image, row, form in pairs if row and "unread" in warmups and form != "known"}
+        stays = {image for image, row, form in pairs if row and form == "unread"}
         case = f"{rows}, {warmups}: {found['spec']}, {status}"
         if any(image in stays and row == "unread" for image, row, _ in pairs):  # it cannot be written back
             assert found["spec"]["images"] == former, case
@@ -245,4 +280,4 @@ async def test_after_a_pass_a_node_has_the_planned_images_whatever_another_versi
         turns = {image: 4 for image, _, form in pairs if form == "known"}
         assert attempts == {**dict.fromkeys(stays, 3), **turns, C: 0, D: 1}, case
         assert "state: 'Quarantined'" in status["problems"][-1]["reason"], case
-    assert cases == 9 * 16
+    assert cases == 9 * 25

@@ -15,16 +15,27 @@ from tessera.api import documents
 from tessera.api.fields import Field
 from tessera.api.kubernetes.images import images_of
 from tessera.api.oci.references import read_reference
-from tessera.api.tessera.v1alpha1.environments import Environment, EnvironmentStatus, read_environment
+from tessera.api.tessera.v1alpha1.environments import Catalog, EnvironmentStatus, read_catalog
 from tessera.api.tessera.v1alpha1.imagewarmups import (
     ImageWarmupStatus,
     node_spec,
     read_image_warmup,
     read_node_images,
+    retained_images,
     warmup_status,
 )
-from tessera.api.tessera.v1alpha1.objects import refused_status
-from tessera.clients.kube import ENVIRONMENTS, IMAGE_WARMUPS, NODE_IMAGES, PODS, Kube, Object, Selection, Store
+from tessera.api.tessera.v1alpha1.objects import Metadata, refused_status
+from tessera.clients.kube import (
+    ENVIRONMENTS,
+    IMAGE_WARMUPS,
+    NODE_IMAGES,
+    PODS,
+    Kube,
+    Object,
+    Selection,
+    Store,
+    labels_of,
+)
 from tessera.controller.reconciler import Reconciler
 from tessera.core.storage.images.warmup import DesiredImage, Turn, image_nodes, plan_warmups, summarize_warmup
 from tessera.errors import InvalidInput
@@ -68,18 +79,19 @@ class ImageWarmups(Reconciler):
         # 1. Read the nodes with an agent, the environments, the warmups, and the images of pending pods.
         nodes = self.read_nodes(NODE_IMAGES, lambda each, ready: read_node_images(each, ready=ready))
         names = {each.name for each in nodes}
-        environments = self._environments()
+        catalog = read_catalog(self.objects(ENVIRONMENTS).values())
         known, refused = self.read_selecting(
             IMAGE_WARMUPS,
-            partial(read_image_warmup, environments=environments),
+            partial(read_image_warmup, environments=catalog.known, unread=self._unread(catalog)),
             lambda each: each.spec.node_selector,
             names,
         )
         demand = _demand(self.objects(PODS).values())
         # 2. Plan, and write the desired images of each node.
         warmups = [core for _, core in known]
+        retained = {image for found, _ in refused for image in retained_images(found)}
         # In a thread: with thousands of nodes this takes a second, and the Lease must be renewed meanwhile.
-        plan = partial(plan_warmups, warmups, nodes, demand, self._turns, now.timestamp(), any_invalid=bool(refused))
+        plan = partial(plan_warmups, warmups, nodes, demand, self._turns, now.timestamp(), retained=retained)
         desired = await asyncio.to_thread(plan)
         for node in nodes:
             if desired[node.name] != node.desired:
@@ -95,19 +107,16 @@ class ImageWarmups(Reconciler):
                 IMAGE_WARMUPS, found, ImageWarmupStatus, partial(refused_status, problem=problem, now=now)
             )
 
-        for one in environments:
+        for one in catalog.known:
             selected, ready = image_nodes(one.full_image, warmups, nodes)
             await self.write_status(ENVIRONMENTS, one.name, one.status, EnvironmentStatus(nodes=selected, ready=ready))
 
-    def _environments(self) -> list[Environment]:
-        """Return the valid Environments, ordered by name."""
-        found = []
-        for _, each in sorted(self.objects(ENVIRONMENTS).items()):
-            try:
-                found.append(read_environment(each))
-            except InvalidInput as error:
-                self._complain(error)
-        return found
+    def _unread(self, catalog: Catalog) -> list[Metadata]:
+        """Return the Environments that cannot be read, and log why."""
+        for error in catalog.broken.values():
+            self._complain_once(error)
+        found = self.objects(ENVIRONMENTS)
+        return [Metadata(name=name, labels=labels_of(found["", name])) for name in catalog.broken]
 
     async def _write_node(self, name: str, desired: tuple[DesiredImage, ...]) -> None:
         await self.write(NODE_IMAGES, name, spec=node_spec(desired))

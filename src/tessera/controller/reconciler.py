@@ -15,7 +15,7 @@ from tessera.core.packing.fit.admission import matches
 from tessera.core.workload.need import SelectorTerm
 from tessera.core.workload.tesseranames import CONTROLLER
 from tessera.errors import InvalidInput
-from tessera.log import RepeatedError, logger
+from tessera.log import RepeatedError, RepeatedErrors, logger
 from tessera.loops import one_turn
 from tessera.measures import Measures
 from tessera.wakeup import WakeUp
@@ -57,6 +57,7 @@ class Reconciler(abc.ABC):
         self._least_s = least_s
         self._log = logger()
         self._complain = RepeatedError(self._log, f"{what}_not_followed")
+        self._complain_once = RepeatedErrors(self._log, f"{what}_not_followed")
         self._kube = kube
         self._nodes = nodes
         self._wakeup = WakeUp()
@@ -128,7 +129,7 @@ class Reconciler(abc.ABC):
             try:
                 found.append(read(each, self.is_ready(name)))
             except InvalidInput as error:
-                self._complain(error)
+                self._complain_once(error)
         return found
 
     def read_selecting(

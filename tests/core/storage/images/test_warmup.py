@@ -336,40 +336,50 @@ OF_NODE = st.builds(
 @given(
     st.one_of(st.just([]), WARMUPS),
     st.lists(OF_NODE, max_size=3, unique_by=lambda each: each.name),
+    st.frozensets(st.sampled_from([A, B, C, "p.example/e:1", "p.example/never:1"])),
     st.sampled_from([0.0, 130.0, 1e4]),
+    st.sampled_from([5, MOST_OF_NODE]),
 )
-def test_while_a_warmup_is_invalid_no_node_loses_an_image_or_a_pin_and_only_what_a_valid_one_lists_gets_a_turn(
-    warmups: list[Warmup], nodes: list[NodeImages], now_s: float
+def test_images_of_an_invalid_warmup_stay_pinned_where_they_were_and_only_what_a_valid_one_lists_comes_or_gets_a_turn(
+    warmups: list[Warmup], nodes: list[NodeImages], retained: frozenset[str], now_s: float, most: int
 ) -> None:
+    """Also where a node has no room for all of them."""
     turns = {Turn(node.name, each.image, each.attempt): 0.0 for node in nodes for each in node.desired}
-    with_invalid = plan_warmups(warmups, nodes, {}, turns, now_s, any_invalid=True)
-    valid = plan_warmups(warmups, nodes, {}, turns, now_s)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("tessera.core.storage.images.warmup.MOST_OF_NODE", most)
+        with_invalid = plan_warmups(warmups, nodes, {}, turns, now_s, retained=retained)
+        again = [msgspec.structs.replace(node, desired=with_invalid[node.name]) for node in nodes]
+        turns |= {Turn(node.name, each.image, each.attempt): now_s for node in again for each in node.desired}
+        assert plan_warmups(warmups, again, {}, turns, now_s, retained=retained) == with_invalid
     for node in nodes:
         found = {each.image: each for each in with_invalid[node.name]}
         former = {each.image: each for each in node.desired}
-        mine = {image for each in warmups if node.name in each.nodes for image in each.images}
-        assert found.keys() == former.keys() | mine
-        assert all(found[image].pinned or not each.pinned for image, each in former.items())
-        assert all(found[image] == former[image] for image in former.keys() - mine), "without another turn"
-        of_valid = {each.image: msgspec.structs.replace(each, attempt=0, pinned=False) for each in valid[node.name]}
-        assert {image: msgspec.structs.replace(found[image], attempt=0, pinned=False) for image in mine} == of_valid, (
-            "what a valid one says of it"
-        )
-    again = [msgspec.structs.replace(node, desired=with_invalid[node.name]) for node in nodes]
-    turns |= {Turn(node.name, each.image, each.attempt): now_s for node in again for each in node.desired}
-    assert plan_warmups(warmups, again, {}, turns, now_s, any_invalid=True) == with_invalid
-    after = plan_warmups(warmups, again, {}, turns, now_s)
-    assert {name: [(each.image, each.pinned) for each in images] for name, images in after.items()} == {
-        name: [(each.image, each.pinned) for each in images] for name, images in valid.items()
-    }
+        stay = former.keys() & retained
+        listed = dict.fromkeys(image for each in warmups if node.name in each.nodes for image in each.images)
+        others = [each for each in listed if each not in stay][: most - len(stay)]
+        assert found.keys() == stay.union(others)
+        assert all(found[image].pinned or not former[image].pinned for image in stay)
+        assert all(found[image] == former[image] for image in stay - listed.keys()), "without another turn"
 
 
-@pytest.mark.parametrize("any_invalid", [True, False])
-def test_of_more_images_than_a_node_may_have_the_last_are_left_out_and_said(*, any_invalid: bool) -> None:
+@given(WARMUPS, st.lists(OF_NODE, max_size=3, unique_by=lambda each: each.name), st.sampled_from([0.0, 130.0]))
+def test_what_a_valid_warmup_says_of_an_image_counts_whatever_an_invalid_one_had(
+    warmups: list[Warmup], nodes: list[NodeImages], now_s: float
+) -> None:
+    turns = {Turn(node.name, each.image, each.attempt): 0.0 for node in nodes for each in node.desired}
+    retained = {each.image for node in nodes for each in node.desired}
+    valid, both = (plan_warmups(warmups, nodes, {}, turns, now_s, retained=each) for each in ((), retained))
+    for node in nodes:
+        found = {each.image: msgspec.structs.replace(each, attempt=0, pinned=False) for each in both[node.name]}
+        want = {each.image: msgspec.structs.replace(each, attempt=0, pinned=False) for each in valid[node.name]}
+        assert want.items() <= found.items()
+
+
+def test_of_more_images_than_a_node_may_have_the_last_are_left_out_and_said() -> None:
     names = [[f"r.example/{letter}{number}:1" for number in range(100)] for letter in "xyz"]
     warmups = [warmup(*images, name=str(place)) for place, images in enumerate(names)]
     node = NodeImages(name="n1", desired=desired_images(("r.example/former:1", 0)))
-    (found,) = plan_warmups(warmups, [node], {}, {}, 0.0, any_invalid=any_invalid).values()
+    (found,) = plan_warmups(warmups, [node], {}, {}, 0.0).values()
     assert [each.image for each in found] == [each for images in names for each in images][:MOST_OF_NODE]
     full = NodeImages(name="n1", desired=found)
     problems = [summarize_warmup(each, [full], {}).problems for each in warmups]

@@ -5,11 +5,11 @@ from itertools import product
 
 import pytest
 
-from tessera.core.storage.models.refusals import Refusals
+from tessera.core.storage.models.refusals import DiskRefusals
 
 STEP_S = 1900.0
 """Between two events: what is stuck stays so over one of them, and not over two."""
-EVENTS: dict[str, Callable[[Refusals, float], Refusals]] = {
+EVENTS: dict[str, Callable[[DiskRefusals, float], DiskRefusals]] = {
     "pass": lambda refusals, now_s: refusals.next_pass(now_s),
     "a failed": lambda refusals, now_s: refusals.failure("a", f"at {now_s}"),
     "b failed": lambda refusals, now_s: refusals.failure("b", f"at {now_s}"),
@@ -20,9 +20,9 @@ EVENTS: dict[str, Callable[[Refusals, float], Refusals]] = {
 }
 
 
-def sequences() -> Iterator[tuple[tuple[str, ...], Refusals]]:
+def sequences() -> Iterator[tuple[tuple[str, ...], DiskRefusals]]:
     """Yield all sequences of up to five events, with what is known after them."""
-    known: dict[tuple[str, ...], Refusals] = {(): Refusals()}
+    known: dict[tuple[str, ...], DiskRefusals] = {(): DiskRefusals()}
     for number in range(5):
         known = {
             (*events, event): happen(refusals, number * STEP_S)
@@ -58,11 +58,11 @@ def test_laws_of_all_sequences_of_up_to_five_events() -> None:
             stuck = [each for each in begun if each not in over]
             assert refusals.stuck.get(name, "") == (f"at {stuck[-1] * STEP_S}" if stuck else ""), events
         # 3. Superseded revisions are of the pass alone.
-        assert refusals.kept.get("a", "") == last(events, "a keeps", now, end), events
-        assert "" not in refusals.kept.values()
+        assert refusals.remaining.get("a", "") == last(events, "a keeps", now, end), events
+        assert "" not in refusals.remaining.values()
     assert count == sum(len(EVENTS) ** length for length in range(1, 6))
 
 
 @pytest.mark.parametrize("jump_s", [-1e9, -7200.0, 7200.0, 1e9])
 def test_a_clock_that_jumps_leaves_nothing_stuck_for_longer(jump_s: float) -> None:
-    assert not Refusals().stays("a", "EIO", 5000.0).next_pass(5000.0 + jump_s).stuck
+    assert not DiskRefusals().stays("a", "EIO", 5000.0).next_pass(5000.0 + jump_s).stuck

@@ -334,7 +334,7 @@ class ModelDisk:
     def remove_superseded(self, name: str, keep: int) -> str:
         """Remove revisions of a model beyond those to keep; return why the disk keeps one.
 
-        None is removed while another process works there, without a reason.
+        While another process works there none is removed, and the text is empty.
         """
         folder = self.model(name)
         try:

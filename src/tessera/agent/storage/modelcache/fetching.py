@@ -68,7 +68,7 @@ class _RunningFetch:
         Raises:
             TooLittleRoom: other models have to make room first.
             TesseraError: it failed; the former revision stays the current one.
-            OSError: so the disk.
+            OSError: the disk failed; the former revision stays the current one.
             Canceled: it was canceled; fetched data is kept.
 
         """

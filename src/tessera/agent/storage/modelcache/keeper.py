@@ -60,7 +60,7 @@ from tessera.core.storage.models.cacheplan import (
     withheld_reason,
 )
 from tessera.core.storage.models.nodemodels import DesiredModel, NodeModels, followed_models, unknown_model
-from tessera.core.storage.models.refusals import Refusals
+from tessera.core.storage.models.refusals import DiskRefusals
 from tessera.core.usage.ownmetrics import MODEL_BYTES, MODELS
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.core.workload.tesseranames import AGENT
@@ -148,7 +148,7 @@ class ModelKeeper:
         self._bytes = 0
         self._free_bytes = 0
         """Of the disk, above its reserve, as observed last."""
-        self._refusals = Refusals()
+        self._refusals = DiskRefusals()
         self._gone: set[str] = set()
         """UIDs of pods that are in the kubelet's record and have ended."""
 
@@ -456,7 +456,7 @@ class ModelKeeper:
                 or report.reason
                 or withheld_reason(self._desired[name], on_disk)
                 or next(iter(on_disk.unreadable.values()), "")
-                or self._refusals.kept.get(name, ""),
+                or self._refusals.remaining.get(name, ""),
                 **facts._asdict(),
             }
             reports.append(msgspec.structs.replace(report, **more))

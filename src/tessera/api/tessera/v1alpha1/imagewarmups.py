@@ -50,6 +50,7 @@ __all__ = [
     "node_status",
     "read_image_warmup",
     "read_node_images",
+    "retained_images",
     "unanswered_status",
     "warmup_status",
 ]
@@ -222,14 +223,18 @@ class _NodeObject(msgspec.Struct, frozen=True):
 
 
 def read_image_warmup(
-    obj: Mapping[str, Any], nodes: frozenset[str] = frozenset(), environments: Sequence[Environment] = ()
+    obj: Mapping[str, Any],
+    nodes: frozenset[str] = frozenset(),
+    environments: Sequence[Environment] = (),
+    unread: Sequence[Metadata] = (),
 ) -> tuple[ImageWarmup, core.Warmup]:
-    """Return an ImageWarmup, parsed.
+    """Return an ImageWarmup, parsed. While it selects an Environment that cannot be read, it keeps all images it had.
 
     Args:
         obj: the object.
         nodes: the nodes that it selects.
         environments: those of the cluster.
+        unread: those that cannot be read.
 
     Raises:
         InvalidInput: an unknown field, a wrong type, an invalid name of an image, an image twice, too many or none.
@@ -254,6 +259,8 @@ def read_image_warmup(
         if len(names) > _MOST_IMAGES:
             excess = f"{len(names)} images are more than {_MOST_IMAGES}"
             raise InvalidInput(f"{subject}: spec.environments", found=excess, hint="select fewer environments")
+        if any(term is None or matches(term, one.labels, one.name) for one in unread):
+            names = tuple(dict.fromkeys((*names, *(one.image for one in found.status.images))))[:_MOST_IMAGES]
     return found, core.Warmup(
         name=found.metadata.name,
         images=names,
@@ -265,6 +272,14 @@ def read_image_warmup(
         secrets=spec.pull_secrets,
         digests=tuple((one.image, one.digest) for one in found.status.images if is_digest(one.digest)),
     )
+
+
+def retained_images(obj: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the images that an invalid ImageWarmup listed when it was valid last; none if its status is unreadable."""
+    try:
+        return tuple(one.image for one in msgspec.convert(obj.get("status") or {}, ImageWarmupStatus).images)
+    except msgspec.ValidationError:
+        return ()
 
 
 def read_node_images(obj: Mapping[str, Any], *, ready: bool = True) -> core.NodeImages:

@@ -170,7 +170,7 @@ def plan_warmups(
     turns: Mapping[Turn, float],
     now_s: float,
     *,
-    any_invalid: bool = False,
+    retained: Collection[str] = (),
 ) -> dict[str, tuple[DesiredImage, ...]]:
     """Return the desired images of each node with the current turns; unchanged where nothing changed.
 
@@ -180,11 +180,11 @@ def plan_warmups(
         demand: number of pending pods by the image that they need.
         turns: when each remembered turn was assigned; others count from now.
         now_s: seconds since 1970.
-        any_invalid: whether there are others: nodes keep their former desired images, which may be of these; what no
-            valid one lists gets no further turn.
+        retained: images of invalid ones, by their last valid state: nodes that had them keep them, without a further
+            turn unless a valid one lists them.
 
     """
-    planned = {node.name: _planned(warmups, node, any_invalid=any_invalid) for node in nodes}
+    planned = {node.name: _planned(warmups, node, retained) for node in nodes}
     desired = {name: images for name, (images, _) in planned.items()}
     per_node = {
         node.name: min((each.per_node for each in warmups if node.name in each.nodes), default=0) for node in nodes
@@ -241,20 +241,23 @@ def _listed(warmups: Sequence[Warmup], node: NodeImages) -> dict[str, DesiredIma
 
 
 def _planned(
-    warmups: Sequence[Warmup], node: NodeImages, *, any_invalid: bool
+    warmups: Sequence[Warmup], node: NodeImages, retained: Collection[str]
 ) -> tuple[list[DesiredImage], Collection[str]]:
     """Return the desired images of a node, and which of them may get a turn: those that a valid warmup lists.
 
     All stay as they are, without a turn, while one that must stay cannot be written back.
     """
     listed = _listed(warmups, node)
-    found = dict(listed)
-    for each in node.desired if any_invalid else ():
-        here = found.get(each.image, each)
-        found[each.image] = msgspec.structs.replace(here, pinned=here.pinned or each.pinned)
-    desired = list(found.values())[:MOST_OF_NODE]
-    if any(each.unread for each in desired):
+    stay = {each.image: each for each in node.desired if each.image in retained}
+    if any(each.unread for name, each in stay.items() if name not in listed):
         return list(node.desired), frozenset()
+    others = [name for name in listed if name not in stay][: max(0, MOST_OF_NODE - len(stay))]
+    found = listed | {name: each for name, each in stay.items() if name not in listed}
+    desired = [
+        msgspec.structs.replace(each, pinned=each.pinned or (name in stay and stay[name].pinned))
+        for name, each in found.items()
+        if name in stay or name in others
+    ]
     return desired, listed.keys()
 
 

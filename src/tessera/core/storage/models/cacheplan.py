@@ -76,8 +76,7 @@ class ModelOnNode(msgspec.Struct, frozen=True):
             the model.
         revisions: all with what they free, where room is to be made; protected are those that a process reads.
         staged_bytes: of a fetch that was interrupted or failed, which the next one would use, where room is to be made.
-        is_stuck: whether the disk refused to remove some of it a short while ago, so that it makes no room; it may in
-            a while.
+        is_stuck: whether the disk refused to remove some of it; it makes no room for a while.
 
     """
 
@@ -171,7 +170,7 @@ class CachePlan(msgspec.Struct, frozen=True):
     Args:
         displaced: models that make room from now on, each with the one that they make it for.
         refused: models for which there would be too little room even then, with the missing bytes.
-        stuck: the models of which the disk removes nothing, which would make room for the refused ones otherwise.
+        stuck: models that would make room for the refused ones, but that the disk refuses to remove.
         protected: revisions that stay on the disk, and no others, by model.
         offered: the revision that new pods get of each desired model; empty for none.
         steps: what is removed.
@@ -339,8 +338,7 @@ def _is_due(model: DesiredModel, observed: ModelOnNode | None, fetching: Fetchin
     """
     if model.name in fetching.failing:
         return False
-    history = fetching.history(model.name)
-    report = history.report
+    report = (history := fetching.history(model.name)).report
     if report.identity != model.identity or history.fits(fetching.free_bytes):
         return True
     if report.failures:
