@@ -17,6 +17,7 @@ from tessera.core.deviceplugin.allocations.refusals import (
 )
 
 GPU = "nvidia.com/gpu"
+TEXT = "the kubelet has lost its record of the pod's devices, and cannot start a container with them again"
 KEY: ContainerKey = ("p", "main", GPU)
 LIVING, ENDING, ENDED = (
     GatePod(name="ns/p", requests=frozenset({("main", GPU), ("main", "rdma/hca")}), ended=ended, ending=ending)
@@ -26,6 +27,10 @@ LIVING, ENDING, ENDED = (
 
 def refusal(text: str = "no", *, at_s: float = 0.0, rival: str = "", final: bool = False) -> RefusedContainer:
     return RefusedContainer(pod="ns/p", text=text, since_s=at_s, last_s=at_s, rival=rival, final=final)
+
+
+def lost(*, since_s: float = 9, last_s: float = 9) -> RefusedContainer:
+    return RefusedContainer(pod="ns/p", text=TEXT, since_s=since_s, last_s=last_s, lost=True)
 
 
 @given(st.lists(st.tuples(st.floats(0, 200), st.booleans()), min_size=1, max_size=8))
@@ -62,39 +67,34 @@ def test_a_refusal_stays_that_does_not_resolve_itself(case: str) -> None:
     assert without_ended(refused, pods) == (refused if stays else {})
 
 
-LOST = "no devices found allocated in local cache for pod p, container main, resource nvidia.com/gpu"
-TEXT = "the kubelet has lost its record of the pod's devices, and cannot start a container with them again"
+WORDS_OF_LOSS = "no devices found allocated in local cache for pod p, container main, resource nvidia.com/gpu"
 # sentence: the last refusal; the kubelet's words; whether its checkpoint lacks the devices; the refusal then
 WORDS: dict[str, tuple[RefusedContainer | None, str | None, bool, RefusedContainer | None]] = {
-    "the kubelet says so": (None, LOST, True, refusal(TEXT, at_s=9)),
-    "its checkpoint has them": (None, LOST, False, None),
-    "it says so of another pod": (None, LOST.replace("pod p", "pod q"), True, None),
-    "it said so before": (
-        refusal(TEXT),
-        "back-off 40s",
-        True,
-        RefusedContainer(pod="ns/p", text=TEXT, since_s=0, last_s=9),
-    ),
-    "it said so before, and its checkpoint has them": (refusal(TEXT), "back-off 40s", False, None),
-    "it said so before, and the container runs": (refusal(TEXT), None, True, None),
+    "the kubelet says so": (None, WORDS_OF_LOSS, True, lost()),
+    "its checkpoint has them": (None, WORDS_OF_LOSS, False, None),
+    "it says so of another pod": (None, WORDS_OF_LOSS.replace("pod p", "pod q"), True, None),
+    "it said so before": (lost(since_s=0, last_s=0), "back-off 40s", True, lost(since_s=0)),
+    "it said so before, and its checkpoint has them": (lost(since_s=0, last_s=0), "back-off 40s", False, None),
+    "it said so before, and the container runs": (lost(since_s=0, last_s=0), None, True, None),
+    "it was refused in the same words, and the container runs": (refusal(TEXT), None, True, refusal(TEXT)),
     "it says another thing": (None, "back-off 40s", True, None),
-    "it was refused before": (refusal(), LOST, True, RefusedContainer(pod="ns/p", text=TEXT, since_s=0, last_s=9)),
-    "it was refused before for good": (refusal(final=True), LOST, True, refusal(final=True)),
+    "it was refused before": (refusal(), WORDS_OF_LOSS, True, lost(since_s=0)),
+    "it was refused before for good": (refusal(final=True), WORDS_OF_LOSS, True, refusal(final=True)),
     "it was refused, and the kubelet says another thing": (refusal(), "back-off 40s", True, refusal()),
 }
 
 
 @pytest.mark.parametrize("case", WORDS)
 def test_devices_are_lost_by_the_kubelets_words_and_its_checkpoint(case: str) -> None:
-    before, words, lost, want = WORDS[case]
+    before, words, lacks, want = WORDS[case]
     messages = {} if words is None else {"p": {"main": words}}
-    found = with_lost({} if before is None else {KEY: before}, {"p": LIVING}, messages, lambda *_: lost, 9)
+    found = with_lost({} if before is None else {KEY: before}, {"p": LIVING}, messages, lambda *_: lacks, 9)
     assert found == ({} if want is None else {KEY: want})
 
 
 def test_a_message_of_another_container_or_of_no_device_is_not_ours() -> None:
     for container, resource in (("side", GPU), ("main", "rdma/hca")):
-        text = LOST.replace("main", container).replace(GPU, resource)
+        text = WORDS_OF_LOSS.replace("main", container).replace(GPU, resource)
         assert with_lost({}, {"p": LIVING}, {"p": {container: text}}, lambda *_: True, 9) == {}
 
 

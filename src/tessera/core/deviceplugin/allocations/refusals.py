@@ -49,6 +49,8 @@ class RefusedContainer(msgspec.Struct, frozen=True, kw_only=True):
     """UID of the pod that has its devices; empty for another reason."""
     final: bool = False
     """Whether it will never start."""
+    lost: bool = False
+    """Whether the kubelet says that it lost the container's devices."""
 
 
 def refused_again(before: RefusedContainer | None, new: RefusedContainer) -> RefusedContainer:
@@ -111,16 +113,16 @@ def with_lost(
         now_s: on a monotonic clock.
 
     """
-    found = {key: each for key, each in refused.items() if each.text != _LOST_RECORD}
+    found = {key: each for key, each in refused.items() if not each.lost}
     for uid, waiting in messages.items():
         pod = pods[uid]
         for container, resource in sorted(pod.requests):
             key = uid, container, resource
             before = refused.get(key)
-            known = before is not None and before.text == _LOST_RECORD
+            known = before is not None and before.lost
             ours = container in waiting and (names_device(resource) or resource in SHARE_RESOURCES)
             if ours and (known or waiting[container] == _LOST.format(*key)) and has_lost(*key):
-                new = RefusedContainer(pod=pod.name, text=_LOST_RECORD, since_s=now_s, last_s=now_s)
+                new = RefusedContainer(pod=pod.name, text=_LOST_RECORD, since_s=now_s, last_s=now_s, lost=True)
                 found[key] = refused_again(before, new)
     return found
 
