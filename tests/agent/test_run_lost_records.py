@@ -1,4 +1,4 @@
-"""The agent where it cannot begin, or both records are lost: no pod starts without its devices."""
+"""The agent where it cannot start to advertise, or both records are lost: no pod starts without its devices."""
 
 import asyncio
 
@@ -28,10 +28,23 @@ async def running(machine: Machine, name: str, resource: str = GPU) -> None:
     await machine.kube.patch(PODS, name, {"status": status}, namespace="default", subresource="status")
 
 
-async def test_a_pod_that_comes_before_the_agent_has_begun_is_refused_not_started_without_its_gpu(
+async def with_init(machine: Machine, name: str, count: int) -> None:
+    """Let a pod have an init container of so many GPUs."""
+    init = {"name": "init", "image": "none", "resources": {"limits": {GPU: str(count)}}}
+    await machine.kube.patch(PODS, name, {"spec": {"initContainers": [init]}}, namespace="default")
+
+
+async def recorded(machine: Machine, name: str, container: str, *ids: str) -> None:
+    """Let the kubelet's record have devices of a container."""
+    pod = await machine.kube.get(PODS, name, namespace="default")
+    uid = "" if pod is None else pod["metadata"]["uid"]
+    machine.kubelet.record("default", name, Container(name=container, limits=((GPU, len(ids)),)), ids, uid=uid)
+
+
+async def test_a_pod_that_comes_before_the_agent_advertises_is_refused_not_started_without_its_gpu(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as the API server keeps it from beginning the kubelet has as many GPUs as pods use, and none is free."""
+    """As long as the API server keeps it from that the kubelet has as many GPUs as pods use, and none is free."""
     answers, get = asyncio.Event(), machine.kube.get
 
     async def silent(kind: Kind, name: str, namespace: str = "") -> Object | None:
@@ -59,7 +72,7 @@ async def test_a_pod_that_comes_before_the_agent_has_begun_is_refused_not_starte
 
 
 def mute(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep each agent from beginning."""
+    """Keep each agent from starting to advertise."""
 
     async def silent(kind: Kind, name: str, namespace: str = "") -> Object | None:
         raise Unavailable("API server", found=f"no answer for {kind} {name} {namespace}")
@@ -67,7 +80,9 @@ def mute(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine.kube, "get", silent)
 
 
-async def test_a_status_that_was_late_counts_when_it_comes(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_status_that_was_late_counts_when_it_comes_until_the_pod_ends(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await counted(machine)
     await machine.pod("old", {GPU: 1})
     mute(machine, monkeypatch)
@@ -77,10 +92,17 @@ async def test_a_status_that_was_late_counts_when_it_comes(machine: Machine, mon
             status = {"phase": "Running", "containerStatuses": [{"name": "c", "containerID": "containerd://1"}]}
             await machine.kube.patch(PODS, "old", {"status": status}, namespace="default", subresource="status")
             await machine.kubelet.until_allocatable(GPU, 1)
+            await machine.kube.delete(PODS, "old", namespace="default")
+            await machine.kubelet.until_allocatable(GPU, 0)
 
 
-async def test_the_next_agent_holds_what_the_first_one_held(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kubelet knows the resource by then, and a restart with none of it healthy would end the pod."""
+async def test_the_next_agent_registers_what_the_first_one_registered(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet knows the resource by then, and a restart with none of it healthy would end the pod.
+
+    An agent that ends before it could advertise takes its plugins with it: the kubelet has none healthy after it.
+    """
     await counted(machine)
     await running(machine, "old")
     mute(machine, monkeypatch)
@@ -90,7 +112,7 @@ async def test_the_next_agent_holds_what_the_first_one_held(machine: Machine, mo
         await machine.kubelet.until_allocatable(GPU, 0)
 
 
-async def test_a_resource_of_which_the_node_counts_none_is_held_too(
+async def test_a_resource_of_which_the_node_counts_none_is_registered_too(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kubelet whose folder of plugins is empty sets the Node's counts to 0 when it starts."""
@@ -104,7 +126,7 @@ async def test_a_resource_of_which_the_node_counts_none_is_held_too(
             await machine.kubelet.admit("default", "new", Container(name="c", limits=((GPU, 1),)))
 
 
-async def test_what_the_kubelet_refuses_by_itself_is_not_registered_before_the_agent_has_begun(
+async def test_what_the_kubelet_refuses_by_itself_is_not_registered_before_the_agent_advertises(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def silent(kind: Kind, name: str, namespace: str = "") -> Object | None:
@@ -113,6 +135,12 @@ async def test_what_the_kubelet_refuses_by_itself_is_not_registered_before_the_a
     async with machine.agent():
         await machine.kubelet.until_allocatable(GPU, 2)
     await counted(machine)
+    await running(machine, "old")
+    await with_init(machine, "old", 2)
+    await recorded(machine, "old", "init", "GPU-1", "GPU-2")
+    await recorded(machine, "old", "c", "GPU-1")
+    await running(machine, "other")
+    await recorded(machine, "other", "c", "GPU-3")
     monkeypatch.setattr(machine.kube, "get", silent)
     machine.kubelet.registrations.clear()
     with capture_logs() as logs:
@@ -123,6 +151,23 @@ async def test_what_the_kubelet_refuses_by_itself_is_not_registered_before_the_a
             assert machine.kubelet.registrations == []
             with pytest.raises(Conflict, match="no healthy device"):
                 await machine.kubelet.admit("default", "new", Container(name="c", limits=((GPU, 1),)))
+
+
+async def test_pods_that_the_kubelets_record_lacks_have_devices_before_the_agent_advertises(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also beside a pod whose status is late, and whose device the kubelet's record has twice."""
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(GPU, 2)
+    await counted(machine)
+    await machine.pod("late", {GPU: 1})
+    await with_init(machine, "late", 1)
+    for container in ("init", "c"):
+        await recorded(machine, "late", container, "GPU-1")
+    await running(machine, "lost")
+    mute(machine, monkeypatch)
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(GPU, 2)
 
 
 async def test_pods_that_both_records_lack_delay_no_start(machine: Machine) -> None:

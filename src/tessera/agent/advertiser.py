@@ -1,8 +1,8 @@
 """Keeps the devices that the kubelet has of this node as they should be: declared, enforced, healthy, and its own."""
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from tessera.agent.declarations.declared import Declarations, Declared
@@ -14,13 +14,20 @@ from tessera.agent.pods.nodepods import NodePods
 from tessera.agent.sharing.enforcer import Enforcer
 from tessera.agent.strategychoice import StrategyChoice
 from tessera.agent.watchednode import WatchedNode
-from tessera.api.kubernetes.containerlimits import admitted_amounts
 from tessera.core.cluster.gpunodestate import Impairment
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.deviceplugin.allocations.agentallocations import without_other_forms
 from tessera.core.deviceplugin.allocations.allocateddevices import devices_by_name
 from tessera.core.deviceplugin.allocations.poddevices import assigned_instances
-from tessera.core.deviceplugin.offers.advertise import NodeOffer, OfferOptions, Resource, offer
+from tessera.core.deviceplugin.offers.advertise import (
+    KnownResources,
+    NodeOffer,
+    OfferOptions,
+    Resource,
+    healthy_counts,
+    not_ready,
+    offer,
+)
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Layout
@@ -80,8 +87,8 @@ class DevicePublisher:
         self._record = record
         self._watched = watched
         self._wake = wake
-        self._not_ready: dict[str, int] = {}
-        """How many devices the kubelet has of resources of which it refuses pods until devices are published."""
+        self._not_ready: tuple[Resource, ...] = ()
+        """Registered resources of which the kubelet refuses pods until devices are published."""
 
     def promised(self, gpu: str) -> bool:
         """Return whether the kubelet may still allocate something of a GPU: it has not dropped all of it."""
@@ -92,32 +99,28 @@ class DevicePublisher:
         usual = self._strategies.choose(PluginOptions(), self._watched.node())
         return await self._plugins.offer(NodeOffer(resources=()), inventory, usual)
 
-    async def hold(self, resources: Iterable[Resource], known: Container[str]) -> None:
+    async def register_not_ready(self, resources: Iterable[Resource], known: frozenset[str]) -> None:
         """Have the kubelet refuse pods that request these resources, until devices are published.
 
-        A kubelet that has lost its record starts pods without a resource that no plugin has registered, whatever the
-        Node counts. Once it knows the resource it refuses them itself.
-
         Args:
-            resources: what would be advertised; those that the Node never had are left out.
+            resources: what would be advertised.
             known: the names of those that the kubelet admits no pod without.
 
         Raises:
             Unavailable: the kubelet's record cannot be read.
 
         """
-        observed, view = self._watched.node(), self._plugins.gate.view
-        used, allocated = admitted_amounts(view.pods()), Counter[str]()
+        node, view = self._watched.node(), self._plugins.gate.view
+        allocated, uids = defaultdict[str, frozenset[str]](frozenset), set[str]()
         for each in await view.container_devices(initial=True):
-            allocated[each.resource] += len(each.device_ids)
-        had = view.node().resources
-        for name, most in ((each.name, len(each.devices)) for each in resources if each.name in had):
-            # One that it knows, and of which its record lacks some: it has none healthy since the last agent ended.
-            if name in self._not_ready or name not in known or used[name] > allocated[name]:
-                self._not_ready[name] = min(most, used[name])
+            allocated[each.resource] |= frozenset(each.device_ids)
+            uids.add(each.uid)
+        admitted = self._plugins.admitted(uids)
+        observed = KnownResources(node=view.node().resources, kubelet=known, admitted=admitted, allocated=allocated)
+        self._not_ready = not_ready(resources, observed, self._not_ready)
         if self._not_ready:
-            await self._plugins.hold(self._not_ready)
-            await self._record.announce(observed, self._not_ready)
+            await self._plugins.register_not_ready(self._not_ready)
+            await self._record.announce(node, healthy_counts(self._not_ready))
 
     async def publish(self, offered: NodeOffer, declared: Declared, configured: PluginOptions) -> MoveProgress:
         """Advertise the kubelet's devices, one step at a time where devices move between kubelet and scheduler."""
@@ -138,15 +141,16 @@ class DevicePublisher:
 
         The Node shows it at once: until the kubelet does, each pod that is bound here fails.
         """
-        record, names = self._plugins.gate.record, [resource.name for resource in offered.resources]
-        if record.closed:
-            used = admitted_amounts(self._plugins.gate.view.pods())
-            counts = {name: max(len(record.allocated_ids(name)), used[name]) for name in names}
-            try:
-                await self._record.announce(self._watched.node(), counts)
-            except (TesseraError, TimeoutError):
-                self._wake()
-        return withheld_resources((name, record.closed) for name in names if record.closed)
+        closed = self._plugins.gate.record.closed
+        if not closed:
+            return ()
+        try:
+            await self._record.announce(
+                self._watched.node(), healthy_counts(self._plugins.none_free(offered.resources))
+            )
+        except (TesseraError, TimeoutError):
+            self._wake()
+        return withheld_resources((resource.name, closed) for resource in offered.resources)
 
 
 class Advertiser:
@@ -203,11 +207,11 @@ class Advertiser:
         await self._adopt(await self._declarations.observe())
         self._begun = True
 
-    async def hold(self, known: Container[str]) -> None:
-        """Let no pod start without what it requests before `begin`, where the kubelet does not know the resources.
+    async def register_not_ready(self, known: frozenset[str]) -> None:
+        """Let no pod start without what it requests before `begin`.
 
         Args:
-            known: those that it knows.
+            known: the names of the resources that the kubelet admits no pod without.
 
         Raises:
             TesseraError: driver or API server do not answer; call again.
@@ -217,7 +221,7 @@ class Advertiser:
         if declared.node_sharing is not None:
             options = OfferOptions(unit_mib=declared.node_sharing.unit_mib)
             offered = offer(declared.gpus, declared.inventory, options)
-            await self._publisher.hold(offered.resources, known)
+            await self._publisher.register_not_ready(offered.resources, known)
 
     def waiting_for(self) -> str:
         """Return why devices are not advertised as declared; empty where they are."""

@@ -201,7 +201,9 @@ class Agent:
                 for each in self._extra_loops:
                     tasks.create_task(each(self._view, self.measures))
                 # 4. Get a signing key, and restore the layouts of before a reboot.
-                await until_done(self._begin_or_hold, partial(self._log_error, what="start"), self._settings.interval_s)
+                await until_done(
+                    self._begin_or_register, partial(self._log_error, what="start"), self._settings.interval_s
+                )
                 self.measures.stopped("start")
                 # 5. Serve the kubelet's calls and the GPU changes that they need; measure.
                 tasks.create_task(self._changes.serve(self._change))
@@ -240,13 +242,13 @@ class Agent:
 
     # Layouts
 
-    async def _begin_or_hold(self) -> None:
+    async def _begin_or_register(self) -> None:
         """Begin; if that fails, let no pod start without the devices that it requests until the next try."""
         try:
             await self._begin()
         except Exception:
-            hold = partial(self._advertiser.hold, self._view.kubelet_resources)
-            await one_turn(hold, partial(self._log_error, what="hold"))
+            register = partial(self._advertiser.register_not_ready, self._view.kubelet_resources)
+            await one_turn(register, partial(self._log_error, what="register"))
             raise
 
     async def _begin(self) -> None:

@@ -149,6 +149,16 @@ def test_what_a_kubelet_counts_of_the_pods_it_has_admitted(case: str) -> None:
     assert admitted_amounts([pod, pod])["a/b"] == 2 * want
 
 
+def test_a_kubelet_has_admitted_a_pod_that_a_record_has_though_its_status_is_late() -> None:
+    pods = [
+        {"metadata": {"uid": uid}, "spec": {"containers": [asking("main", "2")]}, "status": {"phase": phase}}
+        for uid, phase in (("p", "Pending"), ("q", "Pending"), ("r", "Failed"))
+    ]
+    assert admitted_amounts(pods)["a/b"] == 0
+    assert admitted_amounts(pods, {"p", "r"})["a/b"] == 2
+    assert admitted_amounts([{}], {""}) == {}
+
+
 # sentence: a Node's status; the resources that it has
 NODES: dict[str, tuple[object, set[str]]] = {
     "there is none": (None, set()),

@@ -1,11 +1,8 @@
 """All device plugins of a node: what they advertise, how devices are handed over, and their registration."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
-from itertools import islice
-
-import msgspec
 
 from tessera.agent.deviceplugin.allocations.gate import Gate
 from tessera.agent.deviceplugin.containers.cdifolder import CdiFolder
@@ -16,9 +13,10 @@ from tessera.agent.deviceplugin.offers.resource import OfferedResource
 from tessera.agent.deviceplugin.offers.servers import PluginServers
 from tessera.agent.sharing.mpsprocesses import recorded_daemons
 from tessera.api.kubernetes.containerlimits import admitted_amounts
+from tessera.clients.kube import uid_of
 from tessera.core.deviceplugin.allocations.agentallocations import AllocatedDevice, uses_of_ids
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
-from tessera.core.deviceplugin.offers.advertise import NodeOffer, Resource, not_ready
+from tessera.core.deviceplugin.offers.advertise import NodeOffer, Resource, none_free
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.liststrategies import DeviceInjection
@@ -141,18 +139,31 @@ class Plugins:
         await self.adopt(inventory)
         self.gate.record.retry()
         await self.gate.record.pods_of_unknown_use()
-        resources = tuple(map(self._closed, offered.resources)) if self.gate.record.closed else offered.resources
+        resources = self.none_free(offered.resources) if self.gate.record.closed else offered.resources
         policy = options.allocation_policy or "distributed"
         # The kubelet calls before each start of a container, also of a resource without devices by now.
         names = self.gate.record.resources - {resource.name for resource in offered.resources}
         kept = (Resource(name=name, devices=(), by_assignment=name in SHARE_RESOURCES) for name in sorted(names))
         return await self._servers.offer((*resources, *kept), policy=policy, leaving=leaving)
 
-    async def hold(self, counts: Mapping[str, int]) -> None:
-        """Let no pod have any of these resources until `offer` is called; the kubelet has so many devices of each."""
-        await self._servers.offer(
-            (not_ready(name, count) for name, count in sorted(counts.items())), policy="distributed"
-        )
+    def none_free(self, resources: Iterable[Resource]) -> tuple[Resource, ...]:
+        """Return what `offer` advertises of resources while the record is closed: nothing more can be allocated."""
+        record, admitted = self.gate.record, self.admitted()
+        return tuple(none_free(each, record.allocated_ids(each.name), admitted.get(each.name, 0)) for each in resources)
+
+    def admitted(self, uids: Iterable[str] = ()) -> Mapping[str, int]:
+        """Return how many devices of each resource the pods request that the kubelet has admitted.
+
+        It has admitted those of which the record has an allocation, and those with these UIDs, even if their status
+        does not say so yet.
+        """
+        view = self.gate.view
+        recorded = (view.find(each) for each in {*uids, *(each.uid for each in self.gate.record.entries)})
+        return admitted_amounts(view.pods(), {uid_of(pod) for pod in recorded if pod is not None})
+
+    async def register_not_ready(self, resources: Iterable[Resource]) -> None:
+        """Register resources of which no call is answered until `offer` is called."""
+        await self._servers.offer(resources, policy="distributed")
 
     async def run(self, measures: Measures) -> None:
         """Serve, register again when the kubelet restarts, and remove stale state; until canceled."""
@@ -186,21 +197,6 @@ class Plugins:
             request = next((each for each in self.shares.assigned_requests() if each.key == allocated.key), None)
             return () if request is None else self._maker.uses(request.shares)
         return uses_of_ids(allocated.device_ids, self._maker.inventory)
-
-    def _closed(self, resource: Resource) -> Resource:
-        """Return a resource of which no device is free: what is allocated stays, and nothing more can be allocated.
-
-        There are as many as pods request that the kubelet has admitted, whatever is known of them: with fewer it ends
-        those that its record lacks when it restarts (`OutOf...`).
-        """
-        allocated = self.gate.record.allocated_ids(resource.name)
-        others = (each.id for each in resource.devices if each.healthy and each.id not in allocated)
-        lacking = admitted_amounts(self.gate.view.pods())[resource.name] - len(allocated)
-        healthy = allocated.union(islice(others, max(0, lacking)))
-        devices = tuple(
-            each if each.id in healthy else msgspec.structs.replace(each, healthy=False) for each in resource.devices
-        )
-        return msgspec.structs.replace(resource, devices=devices)
 
     # What the plugin of a resource answers
 

@@ -3,7 +3,7 @@
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from tessera.api.kubernetes.podstates import is_finished
@@ -119,8 +119,10 @@ def holds_devices(pod: Mapping[str, Any]) -> bool:
     return any(names_device(name) or name in SHARE_RESOURCES for _, name, _ in limits_of(pod))
 
 
-def admitted_amounts(pods: Iterable[Mapping[str, Any]]) -> Counter[str]:
+def admitted_amounts(pods: Iterable[Mapping[str, Any]], recorded: Container[str] = ()) -> Counter[str]:
     """Return how many of each resource a kubelet counts for pods that it has admitted and that have not ended.
+
+    It has admitted those whose status says so, and those with a UID in `recorded`, whose status is late.
 
     An init container that ends uses its amount before the others start, and beside the sidecars before it.
     Source: Kubernetes `staging/src/k8s.io/component-helpers/resource/helpers.go`, `AggregateContainerRequests`.
@@ -128,7 +130,7 @@ def admitted_amounts(pods: Iterable[Mapping[str, Any]]) -> Counter[str]:
     """
     found = Counter[str]()
     for pod in pods:
-        if not was_admitted(pod) or is_finished(pod):
+        if is_finished(pod) or not (was_admitted(pod) or (pod.get("metadata") or {}).get("uid") in recorded):
             continue
         lasting, most = Counter[str](), Counter[str]()
         keep, claimed = lasting_containers(pod), _claimed(pod)

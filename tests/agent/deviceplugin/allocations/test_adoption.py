@@ -89,9 +89,11 @@ async def test_a_pod_that_was_admitted_before_starts_meanwhile(node: Node) -> No
     await running(node, "p", SLICE, 200)
     node.kubelet.lose_record()
     node.ask("q", SLICE)
-    await node.kubelet.admit("default", "q", Container(name="main", limits=((SLICE, 1),)))
-    await restarted_without_record(node, CUT, withheld=2)
+    last = CUT[0].instances[-1].uuid
+    await node.kubelet.allocate("default", "q", Container(name="main", limits=((SLICE, 1),)), (last,))
+    await restarted_without_record(node, CUT, withheld=1)  # its status is late; a kubelet that restarts admits both
     assert UNKNOWN in node.plugins.problems[-1]
+    assert node.kubelet.allocatable(SLICE, begin=last) == 1
     await node.kubelet.create("default", "q", "main")
 
 

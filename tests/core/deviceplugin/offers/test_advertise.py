@@ -10,7 +10,6 @@ from tessera.core.deviceplugin.offers.advertise import (
     NodeOffer,
     OfferOptions,
     by_name,
-    not_ready,
     offer,
     restricted,
     with_former,
@@ -309,13 +308,6 @@ def test_units_are_enough_for_every_pod_that_the_ledger_admits() -> None:
 
 def test_what_is_offered_by_name() -> None:
     assert by_name(node_offer()) == {DeviceId(FIRST), *(DeviceId(SECOND, place) for place in SEVEN)}
-
-
-@pytest.mark.parametrize(("name", "by_assignment"), [("nvidia.com/gpu", False), ("tessera.dev/gpu-memory", True)])
-def test_as_many_devices_as_pods_use_before_it_is_known_which_are_free(name: str, *, by_assignment: bool) -> None:
-    resource = not_ready(name, 3)
-    assert len({each.id for each in resource.devices if each.healthy}) == 3
-    assert (resource.name, resource.by_assignment, resource.not_ready) == (name, by_assignment, True)
 
 
 def test_an_offer_without_some_devices() -> None:

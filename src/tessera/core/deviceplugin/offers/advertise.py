@@ -4,7 +4,7 @@ Source: NVIDIA/k8s-device-plugin `internal/rm/{devices,device_map}.go` for names
 strategy `single` requires equal MIG instances on a node; gpushare-device-plugin `pkg/gpu/nvidia/nvidia.go` for units.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -18,12 +18,15 @@ from tessera.core.workload.resources import GPU_MEMORY, SHARE_RESOURCES
 __all__ = [
     "LONGEST_ID",
     "MOST_DEVICES",
+    "KnownResources",
     "ListedDevice",
     "NodeOffer",
     "OfferOptions",
     "PluginDevice",
     "Resource",
     "by_name",
+    "healthy_counts",
+    "none_free",
     "not_ready",
     "offer",
     "restricted",
@@ -81,15 +84,80 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is not known yet which devices are free, so that no call of the kubelet is answered."""
 
 
-def not_ready(name: str, count: int) -> Resource:
-    """Return a resource of which no device can be allocated yet, and which has as many as pods use already.
+class KnownResources(msgspec.Struct, frozen=True, kw_only=True):
+    """What Node, kubelet and pods have of resources, by their names."""
 
-    With fewer a kubelet that restarts ends such pods (`OutOf...`); with none at all it would start new ones without.
+    node: frozenset[str]
+    """Those that the Node object has, if only with 0."""
+    kubelet: frozenset[str]
+    """Those that the kubelet admits no pod without."""
+    admitted: Mapping[str, int]
+    """How many devices the pods request that the kubelet has admitted."""
+    allocated: Mapping[str, frozenset[str]]
+    """Ids that the kubelet's record has for these pods."""
+
+
+def none_free(resource: Resource, allocated: Container[str], admitted: int) -> Resource:
+    """Return a resource with the same devices, of which no more are healthy than are allocated or pods request.
+
+    With fewer healthy ones than pods request a kubelet that restarts ends the pods that its record lacks (`OutOf...`).
+    Which devices these pods have is unknown, so any healthy ones count for them. An unhealthy one counts for none.
+
+    Args:
+        resource: what would be advertised.
+        allocated: ids of devices that containers are known to have.
+        admitted: how many devices the pods request that the kubelet has admitted.
+
     """
+    healthy = [each.id for each in resource.devices if each.healthy]
+    known = [each for each in healthy if each in allocated]
+    others = [each for each in healthy if each not in allocated]
+    kept = {*known, *others[: max(0, admitted - len(known))]}
     devices = tuple(
-        PluginDevice(id=f"not-ready-{each}", gpu_uuid="", uuid="", mode=Mode.WHOLE) for each in range(count)
+        each if each.id in kept or not each.healthy else msgspec.structs.replace(each, healthy=False)
+        for each in resource.devices
     )
-    return Resource(name=name, devices=devices, by_assignment=name in SHARE_RESOURCES, not_ready=True)
+    return msgspec.structs.replace(resource, devices=devices)
+
+
+def not_ready(
+    offered: Iterable[Resource], known: KnownResources, former: Iterable[Resource] = ()
+) -> tuple[Resource, ...]:
+    """Return the resources that an agent registers which cannot start to advertise yet, sorted by name.
+
+    A kubelet that lost its record starts pods without a resource that it does not know, whatever the Node counts. Once
+    it knows the resource it refuses them by itself: it has none healthy since the last agent ended. Only where its
+    record lacks some of the admitted pods are there devices for it nevertheless. Their ids stand for no device, because
+    it is not known yet which are free. There are as many as `none_free` leaves healthy, so never more than would be
+    advertised: a pod that was started without the resource may request any number.
+
+    Args:
+        offered: what would be advertised.
+        known: what Node, kubelet and pods have.
+        former: what was registered before; it stays so, with as many devices as pods request now.
+
+    """
+    found = {each.name: each for each in former}
+    for each in offered:
+        name, admitted = each.name, known.admitted.get(each.name, 0)
+        lacks = len(known.allocated.get(name, ())) < admitted
+        if name in known.node and (name in found or name not in known.kubelet or lacks):
+            count = healthy_counts([none_free(each, (), admitted)])[name]
+            found[name] = Resource(
+                name=name,
+                devices=tuple(
+                    PluginDevice(id=f"not-ready-{number}", gpu_uuid="", uuid="", mode=Mode.WHOLE)
+                    for number in range(count)
+                ),
+                by_assignment=each.by_assignment,
+                not_ready=True,
+            )
+    return tuple(found[name] for name in sorted(found))
+
+
+def healthy_counts(resources: Iterable[Resource]) -> dict[str, int]:
+    """Return how many devices of each resource are healthy: so many the Node counts."""
+    return {each.name: sum(device.healthy for device in each.devices) for each in resources}
 
 
 class NodeOffer(msgspec.Struct, frozen=True, kw_only=True):
