@@ -30,9 +30,9 @@ def cached(disk: ModelDisk, *contents: bytes) -> list[str]:
 
 def verification(disk: ModelDisk, revision: str) -> Verification:
     """Return what a pass observes."""
-    found, errors = disk.observe()
-    assert not errors
-    return found["m"].verification(revision)
+    found = disk.observe()
+    assert (found.errors, found.remaining) == ({}, {})
+    return found.models["m"].verification(revision)
 
 
 @pytest.fixture
@@ -79,7 +79,8 @@ def test_a_model_is_removed_also_where_what_was_removed_before_under_its_name_st
             cached(disk, b"1")
             with pytest.raises(OSError, match="Input/output error"):
                 disk.remove("m")
-            assert "m" not in disk.observe()[0]
+            found = disk.observe()
+            assert (list(found.models), list(found.errors), list(found.remaining)) == ([], [], ["m"])
     disk.observe()
     assert not list(disk.folder.iterdir())
 

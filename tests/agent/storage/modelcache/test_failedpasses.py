@@ -80,7 +80,7 @@ async def one_pass(
         return {}
 
     def make(offer: ModelOffer) -> OfferedModel:
-        return OfferedModel(offer, keeper._response)
+        return OfferedModel(offer, keeper._responses.respond)
 
     servers = PluginServers[ModelOffer](plugins, make, unknown, logger())
     try:

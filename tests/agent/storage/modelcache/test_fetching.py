@@ -24,6 +24,7 @@ from tessera.clients.store.protocol import Contents
 from tessera.core.storage.models.cacheplan import CachePlan
 from tessera.core.storage.models.fetchhistory import FetchHistory
 from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel
+from tessera.core.storage.models.refusals import DiskRefusals
 from tessera.core.storage.models.retention import TooLittleRoom
 from tessera.core.storage.models.revisions import CHUNK_BYTES, StoredObject
 from tessera.errors import Unavailable
@@ -61,8 +62,9 @@ def decided(
 ) -> None:
     """Decide on a model as if its last fetch had not fit."""
     named = {"large": frozenset({"small"})} if stuck else {}
+    refusals = DiskRefusals(stuck={"small": stuck, "other": "not named"})
     plan = CachePlan(displaced, refused, protected={}, offered={}, steps=(), fetch=None, stuck=named)
-    fetches.decided(["large"], plan, {"large": model}, {"small": stuck, "other": "not named"})
+    fetches.decided(["large"], plan, {"large": model}, refusals)
 
 
 async def test_a_model_for_which_others_make_room_reports_it(fetches: Fetches) -> None:

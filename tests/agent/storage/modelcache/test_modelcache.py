@@ -496,7 +496,7 @@ def test_a_folder_whose_claim_was_interrupted_is_claimed(
     disk = ModelDisk(tmp_path / "models")
     if is_ours:
         disk.claim("llama")
-        assert disk.observe() == ({"llama": ModelOnDisk("", ())}, {})
+        assert disk.observe() == ({"llama": ModelOnDisk("", ())}, {}, {}, set())
     else:
         with pytest.raises(InvalidInput, match="did not make this folder"):
             disk.claim("llama")
@@ -547,7 +547,7 @@ def test_a_manifest_that_cannot_be_read_is_a_revision_s_only_while_that_has_a_fo
     fail_at(f"manifests/{revisions[0]}.json", errno.EBADMSG, monkeypatch)
     if is_evicted:
         folder.evict(revisions[0])
-    found, errors = disk.observe()
+    found, errors, *_ = disk.observe()
     assert (found["llama"].revisions, errors) == ((revisions[1],), {})
     assert [*found["llama"].unreadable] == ([] if is_evicted else [revisions[0]])
     assert folder.records.is_pinned(revisions[0]) is not is_evicted
@@ -885,7 +885,7 @@ async def test_a_packed_model_is_an_image_that_is_mounted_before_a_pod_gets_it_a
         ModelFolder(node.folder / "llama").unmount_images()  # a reboot
         keeper = ModelKeeper("n1", node.kube, Places(ModelDisk(node.folder), ModelSources(), node.kubelet.plugins))
         with pytest.raises(Unavailable, match="cannot be read on this node any more"):
-            await keeper._response(LLAMA, f"{Path(old.mounts[0].host_path).name[:48]}-1")
+            await keeper._responses.respond(LLAMA, f"{Path(old.mounts[0].host_path).name[:48]}-1")
         async with node.running():
             first = (await node.model(lambda each: each.containers == 1)).revision
             assert mounted(old) == b"1"
@@ -923,7 +923,7 @@ async def test_a_revision_that_is_not_on_the_disk_is_mounted_into_no_pod(node: N
     places = Places(ModelDisk(node.folder), ModelSources(), node.kubelet.plugins)
     keeper = ModelKeeper("n1", node.kube, places)
     with pytest.raises(Unavailable, match="cannot be read on this node any more"):
-        await keeper._response(LLAMA, f"{'0' * 48}-1")
+        await keeper._responses.respond(LLAMA, f"{'0' * 48}-1")
 
 
 async def test_a_revision_whose_manifest_is_broken_is_withheld_and_fetched_again(node: Node) -> None:
@@ -1313,25 +1313,32 @@ async def test_a_model_that_the_disk_does_not_let_go_leaves_making_room_to_anoth
     assert not node.kubelet.panics
 
 
+def refuse_removal(how: str, of: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the disk refuse to rename a folder, or to remove the files named `a` that are in it or were."""
+    real = getattr(os, how)
+
+    def refused(path: Any, *more: Any, **others: Any) -> None:
+        folder = Path(f"/proc/self/fd/{others['dir_fd']}").readlink() if how == "unlink" and "dir_fd" in others else ""
+        if of in str(folder) and str(path) == "a" if how == "unlink" else str(path).endswith(of):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        real(path, *more, **others)
+
+    monkeypatch.setattr(os, how, refused)
+
+
+@pytest.mark.parametrize("how", ["rename", "unlink"])
 @pytest.mark.parametrize("is_alone", [False, True], ids=["with another", "alone"])
 async def test_a_deleted_model_that_the_disk_refuses_to_remove_stops_no_more_urgent_one_and_is_named(
-    node: Node, is_alone: bool, monkeypatch: pytest.MonkeyPatch
+    node: Node, is_alone: bool, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = (desired(node.put(each, a=os.urandom(4 * MIB)), each) for each in ("first", "second"))
     high = desired(node.put("high", a=os.urandom((8 if is_alone else 4) * MIB)), "high", priority=1)
     others = () if is_alone else (second,)
-    real = os.rename
-
-    def renamed(path: Any, *more: Any, **others: Any) -> None:
-        if str(path).endswith("/models/first"):
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-        real(path, *more, **others)
-
     async with node.running(SmallDisk(node.folder)):
         for models in ((first,), (first, *others)):
             await node.tell(*models)
             await node.model(has(), models[-1].name)
-        monkeypatch.setattr(os, "rename", renamed)
+        refuse_removal(how, {"rename": "/models/first", "unlink": "/models/.removed-first"}[how], monkeypatch)
         await node.tell(high, *others)
         for _ in range(12):
             node.now_s += 300
@@ -1339,11 +1346,34 @@ async def test_a_deleted_model_that_the_disk_refuses_to_remove_stops_no_more_urg
         if is_alone:
             failed = await node.model(lambda each: "lacks" in each.reason, "high")
             assert "MiB, and the disk refused to make room: model first: " in failed.reason
-            assert "/models/first: Input/output error: replace the disk" in failed.reason
+            assert re.search(r"/models/\S*first\S*: Input/output error: replace the disk", failed.reason)
+            assert (await node.writes(bool))["status"]["removing"] == ["first"]
             node.now_s += 1000
             await node.model(failed_more_often(failed.failures), "high")
-            monkeypatch.setattr(os, "rename", real)  # its next turn is minutes away
+            monkeypatch.undo()  # its next turn is minutes away
         await node.model(has(), "high")
+
+
+async def test_a_revision_that_is_evicted_in_part_is_named_and_goes_as_soon_as_the_disk_lets_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    low = desired(node.put("low", a=os.urandom(4 * MIB), b=b"x"), "low")
+    high = desired(node.put("high", a=os.urandom(8 * MIB)), "high", priority=1)
+    async with node.running(SmallDisk(node.folder)):
+        await node.tell(low)
+        await node.model(has(), "low")
+        with monkeypatch.context() as patched:
+            refuse_removal("unlink", "/low/.tessera/trash", patched)
+            await node.tell(high, low)
+            for _ in range(12):
+                node.now_s += 300
+                await node.passes(2)
+            failed = await node.model(lambda each: "lacks" in each.reason, "high")
+            assert re.search(r"model low: \S*/low/.tessera/trash/\S*: Input/output error: replace", failed.reason)
+            assert (await node.writes(bool))["status"].get("removing") is None, "it is desired"
+        node.now_s += 1000  # its next turn
+        await node.model(has(), "high")
+    assert not node.kubelet.panics
 
 
 async def test_a_pod_is_refused_with_the_reason_where_the_disk_for_models_hangs(

@@ -1,6 +1,6 @@
 """What a node offers, protects and removes of its models: all small cases, and any order of what happens to it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain, combinations, product
 from typing import Any
 
@@ -540,17 +540,30 @@ def test_a_model_that_lacked_room_is_fetched_as_soon_as_the_disk_has_it_beside_w
         history = fetch_history("big").of(big.identity).lacked_room(missing, free)
         found = {"low": there(RevisionOnDisk(ONE, 1.0, others))}
 
-        def planned_at(free_bytes: int, history: FetchHistory, found: dict[str, ModelOnNode]) -> CachePlan:
+        def planned_at(
+            free_bytes: int, history: FetchHistory, found: dict[str, ModelOnNode], displaced: Mapping[str, str] = {}
+        ) -> CachePlan:
             fetching = Fetching(1.0, histories={"big": history, **ready}, free_bytes=free_bytes)
-            return plan_cache(desired, found, fetching=fetching, displaced={})
+            return plan_cache(desired, found, fetching=fetching, displaced=displaced)
 
         plan = planned_at(free, history, found)
         if plan.refused:
             refused += 1
             history = history.refused("no room", 0.0, plan.refused["big"])
             for growth in range(9):
+                case = free, others, missing, growth
                 fetch = planned_at(free + growth, history, found).fetch
-                assert (fetch == big) == (others + growth >= missing), (free, others, missing, growth)
+                assert (fetch == big) == (others + growth >= missing), case
+                if fetch != big or growth >= missing:
+                    continue
+                # It begins, and the other makes room for it, without a pause.
+                again = history.begun().lacked_room(missing - growth, free + growth)
+                plan = planned_at(free + growth, again, found)
+                assert (plan.refused, plan.displaced) == ({}, {"low": "big"}), case
+                made = again.room_made("evicting low")
+                plan = planned_at(free + growth, made, found, plan.displaced)
+                assert plan.steps == (EvictRevision("low", ONE, "big"),), case
+                assert planned_at(free + growth + others, made, {}, plan.displaced).fetch == big, case
     assert refused > 100
 
 

@@ -68,9 +68,9 @@ def test_laws_of_all_sequences_of_up_to_five_events() -> None:
         # It fits once the disk has what was free then, and what the plan lacked beside what others would free.
         refused = max((place for place, each in enumerate(events) if each == "refused"), default=0)
         if last == "refused" and since[refused - len(events) - 1 :][:1] == ("did not fit",):
-            assert [history.fits(refused + each) for each in (-9, 0, 3, 4, 99)] == [False] * 3 + [True] * 2, events
+            assert [history.has_room(refused + each) for each in (-9, 0, 3, 4, 99)] == [False] * 3 + [True] * 2, events
         elif last != "refused":
-            assert not history.fits(10**9), events
+            assert history.has_room(10**9) is (history.room == "Made"), events
         # 2. Room is needed from a fetch that did not fit to the decision on it.
         assert history.missing_bytes == (9 if history.room == "Needed" else 0), events
         # 3. Nothing pauses making room but failures in room that was made, in a row and without further bytes.

@@ -15,8 +15,9 @@ EVENTS: dict[str, Callable[[DiskRefusals, float], DiskRefusals]] = {
     "b failed": lambda refusals, now_s: refusals.failure("b", f"at {now_s}"),
     "a stays": lambda refusals, now_s: refusals.stays("a", f"at {now_s}", now_s),
     "b stays": lambda refusals, now_s: refusals.stays("b", f"at {now_s}", now_s),
-    "a keeps": lambda refusals, now_s: refusals.superseded("a", f"at {now_s}"),
-    "a keeps none": lambda refusals, _now_s: refusals.superseded("a", ""),
+    "a remains": lambda refusals, now_s: refusals.remains("a", f"at {now_s}"),
+    "a gone": lambda refusals, _now_s: refusals.removed({"a", "c"}),
+    "c remains": lambda refusals, now_s: refusals.remains("c", f"at {now_s}"),
 }
 
 
@@ -47,19 +48,23 @@ def test_laws_of_all_sequences_of_up_to_five_events() -> None:
             # 1. A failure is one of its pass, and is known in the next one too.
             failed = last(events, f"{name} failed", now, end)
             former = last(events, f"{name} failed", before, now) if passes else ""
+            remained = last(events, f"{name} remains", before, now) if passes else ""
             assert refusals.failed.get(name, "") == failed, events
             assert (name in refusals.failing) == bool(failed or former), events
-            for reason in {failed, former} - {""}:
+            for reason in {failed, former, remained, last(events, f"{name} remains", now, end)} - {""}:
                 assert refusals.is_known(name, reason), events
             assert not refusals.is_known(name, "another"), events
             # 2. What stays is stuck, for its last reason, until an hour has passed at the begin of a pass.
             begun = [each for each in range(end) if events[each] == f"{name} stays"]
             over = {each for each in begun for at in passes if at > each and (at - each) * STEP_S >= 3600}
+            over |= {each for each in begun if f"{name} gone" in events[each:]}
             stuck = [each for each in begun if each not in over]
             assert refusals.stuck.get(name, "") == (f"at {stuck[-1] * STEP_S}" if stuck else ""), events
-        # 3. Superseded revisions are of the pass alone.
-        assert refusals.remaining.get("a", "") == last(events, "a keeps", now, end), events
-        assert "" not in refusals.remaining.values()
+        # 3. What remains is of the pass alone, and takes room whatever model it is of.
+        remaining = {name: reason for name in "ac" if (reason := last(events, f"{name} remains", now, end))}
+        assert refusals.remaining == remaining, events
+        assert refusals.of(()) == tuple(remaining.values())
+        assert refusals.of(refusals.stuck) == tuple(dict(sorted((remaining | dict(refusals.stuck)).items())).values())
     assert count == sum(len(EVENTS) ** length for length in range(1, 6))
 
 

@@ -4,8 +4,8 @@ import contextlib
 import errno
 import os
 import time
+import uuid
 from collections.abc import Collection, Mapping
-from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,12 +23,13 @@ from tessera.core.storage.models.retention import RevisionOnDisk
 from tessera.core.storage.models.verifications import ChecksumRule, Verification
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 
-__all__ = ["ModelDisk", "RevisionFacts"]
+__all__ = ["ModelDisk", "ObservedDisk", "RevisionFacts"]
 
 _MARK = "kept-by-agent"
 """File among a model's notes that marks it as the agent's: models synced by hand are never removed."""
 
 _REMOVED = ".removed-"
+"""Begin of the name of a folder of a model that is removed, which the model's name follows."""
 
 
 def _is_claimable(top: Path) -> bool:
@@ -43,6 +44,18 @@ class RevisionFacts(NamedTuple):
     bytes: int = 0
     files: int = 0
     unverified_bytes: int = 0
+
+
+class ObservedDisk(NamedTuple):
+    """The agent's models, and what came of further removals of what the disk refused to remove before."""
+
+    models: dict[str, ModelOnDisk]
+    errors: dict[str, OSError]
+    """Of models that cannot be read."""
+    remaining: dict[str, OSError]
+    """Of models of which something remains."""
+    removed: set[str]
+    """Models of which nothing remains any more."""
 
 
 class ModelDisk:
@@ -154,29 +167,43 @@ class ModelDisk:
             if model == name and compared.damaged and records.verification(revision) == before:
                 records.write_verification(revision, compared)
 
-    def observe(self) -> tuple[dict[str, ModelOnDisk], dict[str, OSError]]:
-        """Return the agent's models there, and the errors of those that cannot be read.
+    def observe(self, fetching: str = "") -> ObservedDisk:
+        """Return the agent's models there; what is removed and could not go before is tried again.
+
+        Args:
+            fetching: the model that is fetched now.
 
         Raises:
             OSError: it cannot be read which there are.
 
         """
-        errors: dict[str, OSError] = {}
-        found = {}
+        found = ObservedDisk({}, {}, {}, set())
         for path in sorted(self._here.iterdir()) if self._here.is_dir() else ():
-            if path.name.startswith(_REMOVED):
-                with contextlib.suppress(OSError):  # the next pass tries again
-                    remove_folder(path)
-                continue
+            name = path.name.removeprefix(_REMOVED).partition(".")[0]
             try:
-                if is_folder(path) and is_regular(path / NOTES / _MARK):
-                    found[path.name] = self._observe_model(path.name)
+                if self._remove_rest(path, fetching):
+                    found.removed.add(name)
+            except OSError as error:
+                found.remaining[name] = error
+            try:
+                if self._is_model(path):
+                    found.models[path.name] = self._observe_model(path.name)
             except FileNotFoundError:  # it was removed just now
                 continue
             except OSError as error:
-                errors[path.name] = error
-        self._share(found)
-        return found, errors
+                found.errors[path.name] = error
+        self._share(found.models)
+        return found
+
+    def _is_model(self, path: Path) -> bool:
+        return not path.name.startswith(_REMOVED) and is_folder(path) and is_regular(path / NOTES / _MARK)
+
+    def _remove_rest(self, path: Path, fetching: str) -> bool:
+        """Remove what the disk refused to remove before of a model; return whether there was something."""
+        if path.name.startswith(_REMOVED):
+            remove_folder(path)
+            return True
+        return path.name != fetching and self._is_model(path) and self.model(path.name).empty_trash()
 
     def _observe_model(self, name: str) -> ModelOnDisk:
         folder, verifications, unreadable = self.model(name), dict[str, Verification](), dict[str, str]()
@@ -375,9 +402,8 @@ class ModelDisk:
                     return False
                 if not folder.unmount_images():
                     return False
-                # Under this name it is unused; what the disk does not remove now is tried when the folder is read next.
-                names = (f"{_REMOVED}{name}{suffix}" for suffix in chain(("",), (f"-{each}" for each in count(1))))
-                gone = next(path for path in (self._here / each for each in names) if not is_there(path))
+                # What the disk does not remove now is tried when the folder is read next.
+                gone = self._here / f"{_REMOVED}{name}.{uuid.uuid4().hex}"
                 folder.top.rename(gone)
                 remove_folder(gone)
         except Conflict:

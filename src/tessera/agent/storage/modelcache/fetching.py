@@ -17,6 +17,7 @@ from tessera.clients.store import ObjectStore
 from tessera.core.storage.models.cacheplan import CachePlan, Fetching
 from tessera.core.storage.models.fetchhistory import FetchHistory, fetch_history, resumed_history
 from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel
+from tessera.core.storage.models.refusals import DiskRefusals
 from tessera.core.storage.models.retention import TooLittleRoom
 from tessera.log import Logger, defect
 
@@ -196,7 +197,7 @@ class Fetches:
         return Fetching(self._now_s(), self.busy, histories, frozenset(failing), free_bytes)
 
     def decided(
-        self, needs: Iterable[str], plan: CachePlan, desired: Mapping[str, DesiredModel], stuck: Mapping[str, str]
+        self, needs: Iterable[str], plan: CachePlan, desired: Mapping[str, DesiredModel], refusals: DiskRefusals
     ) -> None:
         """Report what a plan has decided on models that did not fit.
 
@@ -204,7 +205,7 @@ class Fetches:
             needs: these models.
             plan: names those for which there is no room.
             desired: all of the node.
-            stuck: why the disk removes nothing of models, for those that the plan names as such.
+            refusals: why the disk removes nothing of the models that the plan names as such, or not all of others.
 
         """
         for name in needs:
@@ -219,7 +220,7 @@ class Fetches:
             backoff = history.room_backoff(self._now_s())
             if backoff is None:
                 missing = f"the disk for models lacks {-(-plan.refused[name] // 2**20)} MiB"
-                reasons = "; ".join(stuck[each] for each in sorted(plan.stuck.get(name, ())))
+                reasons = "; ".join(refusals.of(plan.stuck.get(name, ())))
                 problem = f", and the disk refused to make room: {reasons}" if reasons else f": {_NO_ROOM}"
                 reason = f"{self._disk.folder}: {missing}{problem}"
             else:

@@ -9,7 +9,6 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from tessera.agent.pods.podsview import PodsInView, is_ended
 from tessera.agent.storage.modelcache.disk import ModelDisk, RevisionFacts
 from tessera.agent.storage.modelcache.fetching import Fetches, OpenedSource
 from tessera.agent.storage.modelcache.membership import membership
-from tessera.agent.storage.modelcache.plugin import OfferedModel
+from tessera.agent.storage.modelcache.plugin import ModelResponses, OfferedModel
 from tessera.agent.storage.modelcache.rechecks import DEFAULT_BYTES_PER_S, Rechecks
 from tessera.agent.storage.modelcache.sources import ModelSources
 from tessera.agent.storage.models.reading import TransferLimits
@@ -36,14 +35,7 @@ from tessera.api.tessera.v1alpha1.modelcaches import (
 from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.clients.kube import NODE_MODELS as KIND
 from tessera.clients.kube import SECRETS, Forbidden, Kube, Object, Selection, Store
-from tessera.core.deviceplugin.containerresponse import ContainerMount, ContainerResponse
-from tessera.core.deviceplugin.offers.modeloffers import (
-    ModelOffer,
-    allocated_revisions,
-    model_offer,
-    mount_path,
-    path_variable,
-)
+from tessera.core.deviceplugin.offers.modeloffers import ModelOffer, allocated_revisions, model_offer
 from tessera.core.storage.models.cacheplan import (
     CachePlan,
     CacheStep,
@@ -78,8 +70,6 @@ _ROUND = 30
 """Free bytes are reported in steps of a GiB, so that a growing log causes no report."""
 _USED_S = 600.0
 """A revision that pods use is noted as used so often."""
-_MOUNTS = 4
-"""Containers that get their mounts at once."""
 _ABSENT = ModelOnNode(ModelOnDisk("", ()))
 
 
@@ -141,8 +131,7 @@ class ModelKeeper:
             limits=places.limits,
         )
         self._rechecks = Rechecks(places.disk, places.verify_bytes_per_s, wake=self._wakeup.set, log=self._log)
-        # Threads that hang take none from the rest of the agent.
-        self._mounts = ThreadPoolExecutor(_MOUNTS, "model-mounts")
+        self._responses = ModelResponses(places.disk, lambda name: self._found.get(name, _ABSENT).on_disk)
         self._states: Counter[str] = Counter()
         """Models by state, as last reported."""
         self._bytes = 0
@@ -168,7 +157,7 @@ class ModelKeeper:
             self._peers.report(measures)
 
         servers = PluginServers[ModelOffer](
-            self._plugins, lambda offer: OfferedModel(offer, self._response), view.allocatable, self._log
+            self._plugins, lambda offer: OfferedModel(offer, self._responses.respond), view.allocatable, self._log
         )
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -184,7 +173,7 @@ class ModelKeeper:
             await self._fetches.close()
             await self._rechecks.close()
             await servers.close()
-            self._mounts.shutdown(wait=False, cancel_futures=True)
+            self._responses.close()
 
     async def _tend(self, servers: PluginServers[ModelOffer], done: Callable[[], None]) -> None:
         while True:
@@ -230,7 +219,7 @@ class ModelKeeper:
         plan = plan_cache(self._desired, planned, fetching=fetching, displaced=self._displaced)
         if node_models.desired is not None:
             self._displaced = plan.displaced
-            self._fetches.decided(fetching.needs, plan, self._desired, self._refusals.stuck)
+            self._fetches.decided(fetching.needs, plan, self._desired, self._refusals)
             # 4. Pin what pods use or may get, offer it, and remove models that are not desired, or make room.
             refused = await self._apply(plan, servers)
             # 5. Start the next fetch.
@@ -252,13 +241,16 @@ class ModelKeeper:
         try:
             if problem := await asyncio.to_thread(self._disk.problem):
                 return {}, problem
-            on_disk, errors = await asyncio.to_thread(self._disk.observe)
+            found = await asyncio.to_thread(self._disk.observe, self._fetches.busy)
             self._free_bytes = await asyncio.to_thread(self._disk.free_bytes)
         except OSError as error:
             return {}, self._disk.reason("", error)
-        for name, each in errors.items():
+        for name, each in found.errors.items():
             self._fail(name, each)
-        return on_disk, ""
+        for name, each in found.remaining.items():
+            self._remains(name, f"model {name}: {self._disk.reason(name, each)}")
+        self._refusals = self._refusals.removed(found.removed)
+        return found.models, ""
 
     async def _observe_fetches(self) -> Fetching:
         """Return what came of fetches; where one needs room, note what the removal of each model frees."""
@@ -286,41 +278,6 @@ class ModelKeeper:
             if each.device_ids and not is_ended(view.find(each.uid)):
                 found.setdefault(each.resource, []).append(each.device_ids[0])
         return found
-
-    async def _response(self, resource: str, device: str) -> ContainerResponse:
-        """Return the mount that a container gets with a device; the agent goes on where the disk is slow."""
-        return await asyncio.get_running_loop().run_in_executor(self._mounts, self._mount, resource, device)
-
-    def _mount(self, resource: str, device: str) -> ContainerResponse:
-        name = resource.removeprefix(MODEL_RESOURCE)
-        on_disk = self._found.get(name, _ABSENT).on_disk
-        revision = next(iter(allocated_revisions((device,), on_disk.revisions)), "")
-        try:
-            is_there = bool(revision) and self._disk.has(name, revision)
-            damage = self._disk.verification(name, revision).damage if is_there else ""
-        except OSError:
-            is_there, damage = False, ""
-        if not is_there:
-            raise Unavailable(
-                f"model {name}",
-                found="the revision that was offered cannot be read on this node any more",
-                hint="recreate the pod to use the revision on the disk",
-            )
-        # The kubelet may have chosen the device just before its revision was found to be damaged.
-        if damage:
-            raise Unavailable(
-                f"model {name}",
-                found=f"revision {revision[:12]}: {damage}",
-                hint="recreate the pod; it starts when the revision is fetched again",
-            )
-        self._disk.use(name, revision)
-        path = mount_path(name)
-        return ContainerResponse(
-            env=((path_variable(name), path),),
-            mounts=(
-                ContainerMount(host_path=str(self._disk.path(name, revision)), container_path=path, read_only=True),
-            ),
-        )
 
     # Applying
 
@@ -373,6 +330,12 @@ class ModelKeeper:
         self._refusals = self._refusals.failure(name, reason)
         return reason
 
+    def _remains(self, name: str, reason: str) -> None:
+        """Note that something of a model is not removed, by which the model goes on."""
+        if not self._refusals.is_known(name, reason):
+            self._log.warning("model_not_removed", model=name, reason=reason)
+        self._refusals = self._refusals.remains(name, reason)
+
     async def _take(self, step: CacheStep) -> bool:
         """Take a step; return whether it is done: what a process reads or works on stays."""
         match step:
@@ -393,8 +356,8 @@ class ModelKeeper:
                     self._wakeup.set()
                 return is_done
             case RemoveSuperseded(model, keep):
-                reason = await asyncio.to_thread(self._disk.remove_superseded, model, keep)
-                self._refusals = self._refusals.superseded(model, reason)
+                if reason := await asyncio.to_thread(self._disk.remove_superseded, model, keep):
+                    self._remains(model, reason)
         return True
 
     # Fetching
@@ -472,7 +435,7 @@ class ModelKeeper:
             free_bytes=max(0, self._free_bytes) >> _ROUND << _ROUND,
             reason=reason,
             peer="" if problem else self._peers.address,
-            removing=self._found.keys() - offered.keys() - unknown.keys(),
+            removing=(self._found.keys() | self._refusals.remaining.keys()) - offered.keys() - unknown.keys(),
         )
         if stored.get("status") != status:
             body = {"apiVersion": API_VERSION, "kind": NODE_MODELS, "metadata": {"name": self._node}, "status": status}

@@ -2,18 +2,24 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from tessera.agent.deviceplugin.offers.listed import ListedResource
+from tessera.agent.storage.modelcache.disk import ModelDisk
 from tessera.clients.kubelet import OptionalCalls
-from tessera.core.deviceplugin.containerresponse import ContainerResponse
-from tessera.core.deviceplugin.offers.modeloffers import ModelOffer
+from tessera.core.deviceplugin.containerresponse import ContainerMount, ContainerResponse
+from tessera.core.deviceplugin.offers.modeloffers import ModelOffer, allocated_revisions, mount_path, path_variable
 from tessera.core.deviceplugin.offers.prefer import PreferenceRequest
+from tessera.core.storage.models.cacheplan import ModelOnDisk
+from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.errors import InvalidInput, Unavailable, shown
 
-__all__ = ["OfferedModel"]
+__all__ = ["ModelResponses", "OfferedModel"]
 
 _ANSWER_S = 10.0
 """The kubelet waits without an end, and starts no other pod meanwhile."""
+_THREADS = 4
+"""Containers that are answered at once."""
 
 
 class OfferedModel(ListedResource[ModelOffer]):
@@ -70,3 +76,58 @@ class OfferedModel(ListedResource[ModelOffer]):
 
     async def pre_start(self, ids: tuple[str, ...]) -> None:
         """Do nothing."""
+
+
+class ModelResponses:
+    """What containers get with devices of models: mounts of the revisions.
+
+    Args:
+        disk: the models' folder.
+        on_disk: returns a model as observed last.
+
+    """
+
+    def __init__(self, disk: ModelDisk, on_disk: Callable[[str], ModelOnDisk]) -> None:
+        self._disk = disk
+        self._on_disk = on_disk
+        # Threads that hang take none from the rest of the agent.
+        self._threads = ThreadPoolExecutor(_THREADS, "model-mounts")
+
+    async def respond(self, resource: str, device: str) -> ContainerResponse:
+        """Return the mount that a container gets with a device; the agent goes on where the disk is slow.
+
+        Raises:
+            Unavailable: its revision is not on the disk, or damaged.
+
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._respond, resource, device)
+
+    def _respond(self, resource: str, device: str) -> ContainerResponse:
+        name = resource.removeprefix(MODEL_RESOURCE)
+        revision = next(iter(allocated_revisions((device,), self._on_disk(name).revisions)), "")
+        try:
+            is_there = bool(revision) and self._disk.has(name, revision)
+            damage = self._disk.verification(name, revision).damage if is_there else ""
+        except OSError:
+            is_there, damage = False, ""
+        if not is_there:
+            raise Unavailable(
+                f"model {name}",
+                found="the revision that was offered cannot be read on this node any more",
+                hint="recreate the pod to use the revision on the disk",
+            )
+        # The kubelet may have chosen the device just before its revision was found to be damaged.
+        if damage:
+            raise Unavailable(
+                f"model {name}",
+                found=f"revision {revision[:12]}: {damage}",
+                hint="recreate the pod; it starts when the revision is fetched again",
+            )
+        self._disk.use(name, revision)
+        path = mount_path(name)
+        mount = ContainerMount(host_path=str(self._disk.path(name, revision)), container_path=path, read_only=True)
+        return ContainerResponse(env=((path_variable(name), path),), mounts=(mount,))
+
+    def close(self) -> None:
+        """End at once; containers that are not answered yet are not."""
+        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -72,9 +72,8 @@ class ModelFolder(SyncedFolder):
         What cannot be read or removed stays, and so does a revision that has lost its manifest while it is pinned or
         read.
         """
-        for path in self._trash.iterdir():
-            with contextlib.suppress(OSError):
-                remove_any(path)
+        with contextlib.suppress(OSError):
+            self._empty_trash()
         for path in self.versions.iterdir():
             with contextlib.suppress(OSError):
                 if _NAME.fullmatch(path.name) and not is_folder(path):
@@ -210,6 +209,29 @@ class ModelFolder(SyncedFolder):
                 found = f"{each.found}, and its revision is {kept}"
                 raise InvalidInput(each.subject, found=found, hint="sync again once that has ended") from each
             raise each
+
+    def empty_trash(self) -> bool:
+        """Remove what the disk refused to remove before, unless another process works here; return whether it did.
+
+        Raises:
+            OSError: something cannot be removed; the rest is gone.
+
+        """
+        if is_folder(self._trash) and any(self._trash.iterdir()):
+            with contextlib.suppress(TesseraError), self.locked():
+                self._empty_trash()
+                return True
+        return False
+
+    def _empty_trash(self) -> None:
+        errors = list[OSError]()
+        for path in self._trash.iterdir():
+            try:
+                remove_any(path)
+            except OSError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def evict_broken(self) -> None:
         """Remove the revisions whose manifests are broken: not the current one, and none that is pinned or in use.

@@ -339,7 +339,7 @@ def _is_due(model: DesiredModel, observed: ModelOnNode | None, fetching: Fetchin
     if model.name in fetching.failing:
         return False
     report = (history := fetching.history(model.name)).report
-    if report.identity != model.identity or history.fits(fetching.free_bytes):
+    if report.identity != model.identity or history.has_room(fetching.free_bytes):
         return True
     if report.failures:
         return has_passed(report.failed_s, fetch_backoff_s(report.failures), fetching.now_s)

@@ -108,9 +108,9 @@ class FetchHistory(msgspec.Struct, frozen=True):
         enough_bytes = self.enough_bytes - self.missing_bytes + missing_bytes
         return msgspec.structs.replace(self.put_off(reason, now_s), room="Refused", enough_bytes=enough_bytes)
 
-    def fits(self, free_bytes: int) -> bool:
-        """Return whether the disk has by now the room for which a plan refused it."""
-        return self.room == "Refused" and free_bytes >= self.enough_bytes
+    def has_room(self, free_bytes: int) -> bool:
+        """Return whether there is room for it by now, which others have made or the disk has: it waits no longer."""
+        return self.room == "Made" or (self.room == "Refused" and free_bytes >= self.enough_bytes)
 
     def put_off(self, reason: str, now_s: float) -> "FetchHistory":
         """The fetch is tried again later, without room: the pause doubles with each time in a row."""

@@ -1,6 +1,6 @@
 """What the disk refused of a node's models: to read or change them, and to remove what makes room."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -20,7 +20,8 @@ class DiskRefusals(msgspec.Struct, frozen=True):
         failed_before: the same of the last pass.
         stuck: models of which something was not removed that would make room, a short while ago.
         stuck_s: when that was last, in seconds since 1970.
-        remaining: models of which a superseded revision was not removed in this pass; they go on.
+        remaining: models of which something that is removed did not go in this pass; they go on.
+        remaining_before: the same of the last pass.
 
     """
 
@@ -29,6 +30,7 @@ class DiskRefusals(msgspec.Struct, frozen=True):
     stuck: Mapping[str, str] = {}
     stuck_s: Mapping[str, float] = {}
     remaining: Mapping[str, str] = {}
+    remaining_before: Mapping[str, str] = {}
 
     @property
     def failing(self) -> frozenset[str]:
@@ -38,13 +40,18 @@ class DiskRefusals(msgspec.Struct, frozen=True):
     def next_pass(self, now_s: float) -> "DiskRefusals":
         """A pass begins: models that failed in none of two are as any other, and the disk may remove what was stuck."""
         stuck_s = {name: at_s for name, at_s in self.stuck_s.items() if not has_passed(at_s, _STUCK_S, now_s)}
-        return DiskRefusals(
-            failed_before=self.failed, stuck={name: self.stuck[name] for name in stuck_s}, stuck_s=stuck_s
-        )
+        stuck = {name: self.stuck[name] for name in stuck_s}
+        return DiskRefusals(failed_before=self.failed, stuck=stuck, stuck_s=stuck_s, remaining_before=self.remaining)
 
     def is_known(self, name: str, reason: str) -> bool:
-        """Return whether a model failed for this reason already, in this pass or the last one."""
-        return reason in {self.failed.get(name), self.failed_before.get(name)}
+        """Return whether this was refused for this reason already, in this pass or the last one."""
+        refused = self.failed, self.failed_before, self.remaining, self.remaining_before
+        return any(each.get(name) == reason for each in refused)
+
+    def of(self, stuck: Iterable[str]) -> tuple[str, ...]:
+        """Return why there is no room: the reasons of these that are stuck, and of what remains of any model."""
+        reasons = dict(self.remaining) | {name: self.stuck[name] for name in stuck}
+        return tuple(reasons[name] for name in sorted(reasons))
 
     def failure(self, name: str, reason: str) -> "DiskRefusals":
         """A model could not be read or changed."""
@@ -55,6 +62,13 @@ class DiskRefusals(msgspec.Struct, frozen=True):
         stuck, stuck_s = {**self.stuck, name: reason}, {**self.stuck_s, name: now_s}
         return msgspec.structs.replace(self, stuck=stuck, stuck_s=stuck_s)
 
-    def superseded(self, name: str, reason: str) -> "DiskRefusals":
-        """Superseded revisions of a model were removed; one was not if there is a reason."""
-        return msgspec.structs.replace(self, remaining={**self.remaining, name: reason}) if reason else self
+    def remains(self, name: str, reason: str) -> "DiskRefusals":
+        """Something of a model that is removed did not go, such as a superseded revision."""
+        return msgspec.structs.replace(self, remaining={**self.remaining, name: reason})
+
+    def removed(self, names: Collection[str]) -> "DiskRefusals":
+        """What had remained of these models is gone: they are stuck no more."""
+        stuck, stuck_s = (
+            {name: each[name] for name in each if name not in names} for each in (self.stuck, self.stuck_s)
+        )
+        return msgspec.structs.replace(self, stuck=stuck, stuck_s=stuck_s)
