@@ -1,12 +1,13 @@
 """Folders of local volumes on a filesystem of their own: made, found and erased, and nothing beside them."""
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tessera.agent.storage.disks import volumefolders
 from tessera.agent.storage.disks.volumefolders import VolumeFolders
 from tessera.core.storage.disks.localvolumes import VolumeFolder
 from tessera.errors import Conflict, Unavailable
@@ -68,13 +69,13 @@ def test_a_file_system_mounted_at_the_folder_is_not_erased(mount: Path) -> None:
     for number in (1, 10):
         folders.make(number)
         (mount / f"volumes/{number}/file").touch()
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", mount / "volumes/1"], check=True)
-    (mount / "volumes/1/theirs").touch()
-    with pytest.raises(Conflict, match=r"something is mounted at .*volumes/1: unmount"):
-        folders.erase(1)
-    assert (mount / "volumes/1/theirs").exists()
-    folders.erase(10)
-    assert list((mount / "volumes/10").iterdir()) == []
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", mount / "volumes/10"], check=True)
+    (mount / "volumes/10/theirs").touch()
+    with pytest.raises(Conflict, match=r"something is mounted at .*volumes/10: unmount"):
+        folders.erase(10)
+    assert (mount / "volumes/10/theirs").exists()
+    folders.erase(1)
+    assert list((mount / "volumes/1").iterdir()) == []
 
 
 def test_a_file_system_mounted_between_the_look_and_the_removal_is_not_erased(
@@ -82,9 +83,15 @@ def test_a_file_system_mounted_between_the_look_and_the_removal_is_not_erased(
 ) -> None:
     inside = mount / "volumes/0/in"
     inside.mkdir(parents=True)
-    monkeypatch.setattr(volumefolders, "_check_alone", lambda _: None)
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", inside], check=True)
-    (inside / "theirs").touch()
+    real = os.open
+
+    def mounting(path: Any, *more: Any, **others: Any) -> int:
+        if str(path) == "in" and not inside.is_mount():
+            subprocess.run(["mount", "-t", "tmpfs", "tmpfs", inside], check=True)
+            (inside / "theirs").touch()
+        return real(path, *more, **others)
+
+    monkeypatch.setattr(os, "open", mounting)
     with pytest.raises(Unavailable, match=r"volumes/0/in: another file system is mounted there: unmount it"):
         VolumeFolders(mount).erase(0)
     assert (inside / "theirs").exists()

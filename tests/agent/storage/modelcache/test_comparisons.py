@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,10 @@ from typing import Any
 import pytest
 
 from harness.kills import not_killed
+from harness.modelnode import small_disk
 from harness.modelsyncs import run
 from tessera.agent.storage.modelcache.disk import ModelDisk
 from tessera.agent.storage.models.chunkreads import ChunkReads
-from tessera.agent.storage.models.records import RevisionRecords
 from tessera.clients.store import MemoryStore
 from tessera.core.storage.models.verifications import Verification
 
@@ -109,45 +108,39 @@ def test_a_revision_that_could_not_be_compared_waits_for_its_next_turn_unless_an
     with pytest.raises(OSError, match="Input/output error"):
         disk.verify("m", first, ChunkReads())
     assert [verification(disk, each).at_s for each in (first, second)] == [now_s, pytest.approx(fetched_s, abs=60)]
+    # What another process, as `tessera models verify`, has found meanwhile counts, too.
+    disk.model("m").records.write_verification(first, Verification(fetched_s, ("a",)))
+    with monkeypatch.context() as patched:
+        failing_once(disk.model("m").top / ".tessera" / "manifests" / f"{first}.json", patched)
+        with pytest.raises(OSError, match="Input/output error"):
+            disk.verify("m", first, ChunkReads())
+    assert verification(disk, first) == Verification(now_s, ("a",))
+    disk.model("m").records.write_verification(first, Verification(fetched_s))
     disk.model("m").versions.joinpath(second, "a").write_bytes(b"3")
     assert disk.verify("m", second, ChunkReads()).keys() == {"a"}
     assert verification(disk, first) == Verification(), "they may share the disk's damage"
 
 
-@pytest.mark.parametrize("ahead_s", [-3600, 3600, 8 * 86400])
-def test_damage_that_has_no_record_is_known_whatever_the_clock_showed_when_it_was_compared_before(
-    ahead_s: int, disk: ModelDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (revision,) = cached(disk, b"right")
-    folder = disk.model("m")
-    folder.records.write_verification(revision, Verification(time.time() + ahead_s))
-    (folder.versions / revision / "a").write_bytes(b"wrong")
-
-    def refused(*_: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(RevisionRecords, "write_verification", refused)
-    assert disk.verify("m", revision, ChunkReads()).keys() == {"a"}
-    found = verification(disk, revision)
-    assert found.damaged == ("a",)
-    assert found.at_s == pytest.approx(time.time(), abs=60)
-
-
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="root, which mounts")
-def test_damage_that_a_read_only_disk_cannot_record_is_known_and_mended_once_it_can(tmp_path: Path) -> None:
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "x", str(tmp_path)], check=True)
-    try:
+@pytest.mark.parametrize("ahead_s", [-3600, 3600, 8 * 86400])
+def test_damage_that_a_read_only_disk_cannot_record_is_known_and_mended_once_it_can(
+    ahead_s: int, tmp_path: Path
+) -> None:
+    """Whatever the clock showed when the revision was compared before."""
+    with small_disk(tmp_path) as remount:
         disk = ModelDisk(tmp_path / "models", most_percent=100)
-        (tmp_path / "not-empty").touch()
-        (revision,) = cached(disk, b"right")
-        path = disk.model("m").versions / revision / "a"
+        other, revision = cached(disk, b"other", b"right")
+        folder = disk.model("m")
+        folder.records.write_verification(revision, Verification(time.time() + ahead_s))
+        path = folder.versions / revision / "a"
         path.write_bytes(b"wrong")
-        subprocess.run(["mount", "-o", "remount,ro", str(tmp_path)], check=True)
+        remount("ro")
         assert disk.verify("m", revision, ChunkReads()).keys() == {"a"}
-        assert verification(disk, revision).damaged == ("a",)
+        found = verification(disk, revision)
+        assert found.damaged == ("a",)
+        assert found.at_s == pytest.approx(time.time(), abs=60)
         assert not disk.choose("m", revision, "IfGiven")
-        subprocess.run(["mount", "-o", "remount,rw", str(tmp_path)], check=True)
+        assert verification(disk, other) == Verification(), "they may share the damage, so it is due"
+        remount("rw")
         assert cached(disk, b"right") == [revision]
         assert (path.read_bytes(), verification(disk, revision).damaged) == (b"right", ())
-    finally:
-        subprocess.run(["umount", "-l", str(tmp_path)], check=True)

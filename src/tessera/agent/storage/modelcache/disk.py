@@ -305,8 +305,12 @@ class ModelDisk:
     def _note(self, name: str, revision: str, damaged: tuple[str, ...] = ()) -> None:
         """Note a comparison, which may have no record: it failed, or the disk cannot be written."""
         with contextlib.suppress(OSError):  # without its record the revision is given to nobody
-            recorded = self.model(name).records.verification(revision)
+            records = self.model(name).records
+            recorded = records.verification(revision)
             self._unrecorded[name, revision] = recorded, Verification(time.time(), damaged or recorded.damaged)
+            for other in set(records.names()) - {revision} if damaged else ():  # they may share the files
+                recorded = records.verification(other)
+                self._unrecorded[name, other] = recorded, msgspec.structs.replace(recorded, at_s=0.0)
 
     def verification(self, name: str, revision: str) -> Verification:
         """Return the last comparison of a revision, also one that has no record on the disk.
