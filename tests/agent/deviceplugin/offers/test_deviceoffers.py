@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from builders.deviceplugins import device_plugins
@@ -113,10 +114,11 @@ class Server:
         await self._kube.patch(GPU_NODES, "n1", {"spec": {"claims": []}})
 
 
-def observed_on(*gpus: DeviceId) -> OfferableDevices:
+def observed_on(*gpus: DeviceId, unhealthy: Iterable[DeviceId] = ()) -> OfferableDevices:
     """Return what an agent observes where these GPUs shall be offered by name."""
+    options = OfferOptions(unhealthy=frozenset(unhealthy))
     desired = tuple(gpu for gpu in GPUS if DeviceId(gpu.uuid) in gpus)
-    offered = offer([shared(gpu, WHOLE) for gpu in desired], Inventory(gpus=desired), OfferOptions())
+    offered = offer([shared(gpu, WHOLE) for gpu in desired], Inventory(gpus=desired), options)
     known = tuple(shared(gpu, WHOLE) for gpu in GPUS)
     return OfferableDevices(
         offered=offered, gpus=known, inventory=INVENTORY, node={"metadata": {"name": "n1", "uid": "uid-n1"}}
@@ -331,6 +333,22 @@ async def test_a_gpu_stays_for_a_bound_pod_beside_one_that_has_its_own_and_has_n
     await node.start("admitted", FIRST.gpu)
     await node.offers.move(observed_on(), node.offers_to_kubelet)
     assert [each.device for resource in node.advertised.resources for each in resource.devices] == [SECOND]
+
+
+async def test_an_unhealthy_gpu_is_not_one_that_a_bound_pod_may_get_nor_does_the_node_count_it(node: Node) -> None:
+    """The pod would fail: the kubelet has no healthy GPU left for it."""
+    await node.offers.move(observed_on(*BOTH, unhealthy=ONE), node.offers_to_kubelet)
+    await node.kubelet.until_allocatable(RESOURCE, 1)
+    allocatable = {"status": {"allocatable": {RESOURCE: "1"}}}
+    await node.kube.patch(NODES, "n1", allocatable, subresource="status")
+    main = {"name": "main", "resources": {"limits": {RESOURCE: "1"}}}
+    spec = {"nodeName": "n1", "containers": [main]}
+    await node.kube.create(PODS, {"metadata": {"name": "bound", "namespace": "default"}, "spec": spec})
+    look = msgspec.structs.replace(observed_on(SECOND, unhealthy=ONE), node=await node.kube.get(NODES, "n1") or {})
+    await node.offers.move(look, node.offers_to_kubelet)
+    assert ((await node.kube.get(NODES, "n1")) or {})["status"]["allocatable"] == {RESOURCE: "0"}
+    assert FIRST in {each.device for resource in node.advertised.resources for each in resource.devices}
+    await node.start("bound", FIRST.gpu)
 
 
 async def test_a_gpu_that_a_pod_was_allocated_in_the_last_moment_stays_the_kubelets(node: Node) -> None:

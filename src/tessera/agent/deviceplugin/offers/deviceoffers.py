@@ -35,7 +35,7 @@ from tessera.core.cluster.protocols.allocators import (
 )
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.deviceplugin.allocations.allocateddevices import devices_by_assignment, devices_by_name, unclaimed_ids
-from tessera.core.deviceplugin.offers.advertise import NodeOffer, by_name, restricted, with_former
+from tessera.core.deviceplugin.offers.advertise import NodeOffer, by_name, healthy_counts, restricted, with_former
 from tessera.core.gpu.deviceids import DeviceId, devices_of_ids, existing_devices, overlap
 from tessera.core.gpu.inventory import Inventory
 from tessera.errors import Conflict, TesseraError, Unavailable
@@ -254,7 +254,7 @@ class DeviceOffers:
         leaving = {device: resources[device] for device in sorted(gone & existing.keys(), key=DeviceId.order)}
         if not leaving:
             return frozenset()
-        left = {resource.name: len(resource.devices) for resource in observed.offered.resources}
+        left = healthy_counts(observed.offered.resources)
         try:
             if await self._record.announce(observed.node, {name: left.get(name, 0) for name in leaving.values()}):
                 await asyncio.sleep(_SCHEDULER_S)
@@ -266,7 +266,7 @@ class DeviceOffers:
             for each in (*observed.offered.resources, *self._last.resources)
         }
         free = {
-            resource.name: sum(device.id not in allocated[resource.name] for device in resource.devices)
+            resource.name: sum(each.healthy and each.id not in allocated[resource.name] for each in resource.devices)
             for resource in observed.offered.resources
         }
         awaited = {name: self._bound()[name] - len(ids) for name, ids in allocated.items()}

@@ -90,7 +90,7 @@ def still_needed(
 
     Args:
         leaving: devices that are to be withdrawn, with their resource.
-        free: number of unallocated devices of each resource that would remain.
+        free: number of healthy unallocated devices of each resource that would remain.
         awaited: number requested by pods on the node that do not have theirs yet.
 
     """
