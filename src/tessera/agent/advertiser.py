@@ -20,8 +20,8 @@ from tessera.core.deviceplugin.allocations.agentallocations import without_other
 from tessera.core.deviceplugin.allocations.allocateddevices import devices_by_name
 from tessera.core.deviceplugin.allocations.poddevices import assigned_instances
 from tessera.core.deviceplugin.offers.advertise import (
-    KnownResources,
     NodeOffer,
+    ObservedResources,
     OfferOptions,
     Resource,
     healthy_counts,
@@ -116,7 +116,7 @@ class DevicePublisher:
             allocated[each.resource] |= frozenset(each.device_ids)
             uids.add(each.uid)
         admitted = self._plugins.admitted(uids)
-        observed = KnownResources(node=view.node().resources, kubelet=known, admitted=admitted, allocated=allocated)
+        observed = ObservedResources(node=view.node().resources, kubelet=known, admitted=admitted, allocated=allocated)
         self._not_ready = not_ready(resources, observed, self._not_ready)
         if self._not_ready:
             await self._plugins.register_not_ready(self._not_ready)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from tessera.core.deviceplugin.offers.advertise import (
-    KnownResources,
+    ObservedResources,
     PluginDevice,
     Resource,
     healthy_counts,
@@ -93,7 +93,7 @@ class Case(NamedTuple):
         return sum(each.amount for each in self.pods)
 
     def register(self) -> Resource | None:
-        observed = KnownResources(
+        observed = ObservedResources(
             node=frozenset({GPU} if self.on_node else ()),
             kubelet=frozenset({GPU} if self.known else ()),
             admitted={GPU: self.admitted} if self.pods else {},
@@ -190,7 +190,7 @@ REGISTERED: dict[str, tuple[str, str, int, str, int | None, int | None]] = {
 @pytest.mark.parametrize("case", REGISTERED)
 def test_what_an_agent_registers_that_cannot_advertise_yet(case: str, name: str) -> None:
     node, kubelet, admitted, ids, former, want = REGISTERED[case]
-    known = KnownResources(
+    known = ObservedResources(
         node=frozenset({name} if node else ()),
         kubelet=frozenset({name} if kubelet else ()),
         admitted={name: admitted},
@@ -206,7 +206,7 @@ def test_what_an_agent_registers_that_cannot_advertise_yet(case: str, name: str)
 
 def test_what_is_not_advertised_any_more_stays_registered() -> None:
     """With none healthy a kubelet that restarts would end its pods."""
-    known = KnownResources(node=frozenset({GPU, UNITS}), kubelet=frozenset(), admitted={GPU: 1}, allocated={})
+    known = ObservedResources(node=frozenset({GPU, UNITS}), kubelet=frozenset(), admitted={GPU: 1}, allocated={})
     former = not_ready([resource("A"), resource("A", UNITS)], known)
     assert [each.name for each in former] == [GPU, UNITS]
     assert not_ready([resource("A", UNITS)], known, former) == former

@@ -18,9 +18,9 @@ from tessera.core.workload.resources import GPU_MEMORY, SHARE_RESOURCES
 __all__ = [
     "LONGEST_ID",
     "MOST_DEVICES",
-    "KnownResources",
     "ListedDevice",
     "NodeOffer",
+    "ObservedResources",
     "OfferOptions",
     "PluginDevice",
     "Resource",
@@ -84,7 +84,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is not known yet which devices are free, so that no call of the kubelet is answered."""
 
 
-class KnownResources(msgspec.Struct, frozen=True, kw_only=True):
+class ObservedResources(msgspec.Struct, frozen=True, kw_only=True):
     """What Node, kubelet and pods have of resources, by their names."""
 
     node: frozenset[str]
@@ -121,7 +121,7 @@ def none_free(resource: Resource, allocated: Container[str], admitted: int) -> R
 
 
 def not_ready(
-    offered: Iterable[Resource], known: KnownResources, former: Iterable[Resource] = ()
+    offered: Iterable[Resource], observed: ObservedResources, former: Iterable[Resource] = ()
 ) -> tuple[Resource, ...]:
     """Return the resources that an agent registers which cannot start to advertise yet, sorted by name.
 
@@ -133,15 +133,15 @@ def not_ready(
 
     Args:
         offered: what would be advertised.
-        known: what Node, kubelet and pods have.
+        observed: what Node, kubelet and pods have.
         former: what was registered before; it stays so, with as many devices as pods request now.
 
     """
     found = {each.name: each for each in former}
     for each in offered:
-        name, admitted = each.name, known.admitted.get(each.name, 0)
-        lacks = len(known.allocated.get(name, ())) < admitted
-        if name in known.node and (name in found or name not in known.kubelet or lacks):
+        name, admitted = each.name, observed.admitted.get(each.name, 0)
+        lacks = len(observed.allocated.get(name, ())) < admitted
+        if name in observed.node and (name in found or name not in observed.kubelet or lacks):
             count = healthy_counts([none_free(each, (), admitted)])[name]
             found[name] = Resource(
                 name=name,
