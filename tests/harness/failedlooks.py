@@ -1,14 +1,14 @@
-"""A disk of which one look fails: by an error that passes, as where memory or file descriptors end."""
+"""A disk of which one call fails: by an error that passes, as where memory or file descriptors end."""
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from unittest.mock import patch
 
-__all__ = ["Looks"]
+__all__ = ["LOOKS", "Looks"]
 
-_LOOKS = ("lstat", "stat", "open", "scandir", "listdir", "readlink")
+LOOKS = ("lstat", "stat", "open", "scandir", "listdir", "readlink")
 
 
 class Looks:
@@ -18,10 +18,12 @@ class Looks:
         top: the folder.
         failing: the number of the look that fails, from 1.
         error: its errno.
+        calls: of `os` that count; changes may be among them.
 
     """
 
-    def __init__(self, top: Path, failing: int, error: int) -> None:
+    def __init__(self, top: Path, failing: int, error: int, calls: Sequence[str] = LOOKS) -> None:
+        self._calls = calls
         self._top = os.fspath(top)
         self._failing = failing
         self._error = error
@@ -33,7 +35,7 @@ class Looks:
     def observed(self) -> Iterator[None]:
         """Observe what is called within."""
         with contextlib.ExitStack() as stack:
-            for name in _LOOKS:
+            for name in self._calls:
                 stack.enter_context(patch.object(os, name, self._counting(name, getattr(os, name))))
             yield
 

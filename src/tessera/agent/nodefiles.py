@@ -5,12 +5,10 @@ import errno
 import os
 import stat
 import tempfile
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
+from tessera.agent.emptying import empty_folder
 from tessera.errors import UNDECODABLE, InvalidInput
 
 __all__ = [
@@ -21,7 +19,6 @@ __all__ = [
     "NotRegular",
     "TooLarge",
     "disk_fix",
-    "empty_folder",
     "entries",
     "first_line",
     "has_files_alone",
@@ -58,13 +55,6 @@ _FIXES = {
 """What to do about an error of the disk."""
 _LARGEST = 1 << 30
 """The manifest of a million files takes a fifth of it."""
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NAMED = 10
-"""Nested folders that an error names."""
-_MOST_LEVELS = 128
-"""Nested folders of which one that is emptied holds names; at least 2."""
-_MOST_NAMES = 256
-"""Names that are held of each."""
 
 
 class NotRegular(OSError):
@@ -152,118 +142,6 @@ def remove_folder(path: Path) -> None:
     """Remove a folder and all that is in it, as `empty_folder` does."""
     empty_folder(path)
     path.rmdir()
-
-
-class _Level(msgspec.Struct):
-    """A folder that is being emptied."""
-
-    identity: tuple[int, int]
-    """Its device and inode."""
-    folders: list[str] = []
-    """Folders in it that are removed next, the last one first."""
-    more: bool = True
-    """Whether there may be others in it."""
-
-
-def empty_folder(path: Path) -> None:
-    """Remove all that is in a folder, however much it is, and however deep its folders are nested; follow no link.
-
-    Neither bounds it: memory, as at most 256 names are held of each of at most 128 nested folders, and what is nested
-    deeper is moved up into `path` first; nor the stack, the length of a path, or the limit of open files.
-
-    Raises:
-        OSError: something cannot be removed, or was moved meanwhile, or is another file system.
-
-    """
-    emptying = _Emptying(path)
-    try:
-        while emptying.levels:
-            emptying.step()
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(emptying.place(error))) from error
-    finally:
-        emptying.close()
-
-
-class _Emptying:
-    """A folder's way to being empty. Two are open: it, and the one that is emptied now, the last of the levels.
-
-    Raises:
-        OSError: the folder cannot be opened.
-
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._top = os.open(path, _FOLDER)
-        self._current = os.dup(self._top)
-        self.levels = [_Level(_identity(self._top))]
-        """The folder, the one in it that is emptied, the one in that ...; none once all is removed."""
-
-    def step(self) -> None:
-        """Enter or leave a folder, move one up, or remove files."""
-        level = self.levels[-1]
-        if level.folders and len(self.levels) < _MOST_LEVELS:
-            self._change(level.folders[-1])
-            inner = _Level(_identity(self._current))
-            if inner.identity[0] != level.identity[0]:
-                raise OSError(errno.EBUSY, "another file system is mounted there")
-            self.levels.append(inner)
-        elif level.folders:
-            name = f".removed-{uuid.uuid4().hex}"
-            os.rename(level.folders[-1], name, src_dir_fd=self._current, dst_dir_fd=self._top)
-            level.folders.pop()
-            self.levels[0].more = True
-        elif level.more:
-            level.folders, level.more = _without_files(self._current)
-        else:
-            self.levels.pop()
-            if self.levels:
-                self._leave(self.levels[-1])
-
-    def _leave(self, above: _Level) -> None:
-        self._change("..")
-        if _identity(self._current) != above.identity:
-            raise OSError(errno.ESTALE, "a folder was moved meanwhile")
-        os.rmdir(above.folders[-1], dir_fd=self._current)
-        above.folders.pop()
-
-    def _change(self, name: str) -> None:
-        """Open a folder in the current one, or the one above, in place of it."""
-        other = os.open(name, _FOLDER, dir_fd=self._current)
-        os.close(self._current)
-        self._current = other
-
-    def place(self, error: OSError) -> Path:
-        """Return where a step failed; of deeply nested folders the first ten."""
-        names = [each.folders[-1] for each in self.levels if each.folders]
-        if isinstance(error.filename, str) and not self.levels[-1].folders:
-            names.append(error.filename)
-        return self._path.joinpath(*names[:_NAMED])
-
-    def close(self) -> None:
-        """Close the folders."""
-        os.close(self._current)
-        os.close(self._top)
-
-
-def _without_files(folder: int) -> tuple[list[str], bool]:
-    """Remove files of an open folder until enough of its folders are found; return these, and whether it has more."""
-    folders: list[str] = []
-    with os.scandir(folder) as found:
-        for each in found:
-            if not each.is_dir(follow_symlinks=False):
-                os.unlink(each.name, dir_fd=folder)
-            elif len(folders) == _MOST_NAMES:
-                return folders, True
-            else:
-                folders.append(each.name)
-    return folders, False
-
-
-def _identity(folder: int) -> tuple[int, int]:
-    status = os.fstat(folder)
-    return status.st_dev, status.st_ino
 
 
 def is_there(path: str | Path) -> bool:

@@ -1,6 +1,8 @@
 """A web server as a store: what every store does."""
 
+import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
@@ -9,10 +11,12 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from conformance.storesuite import StoreSuite
 from harness.serving import served
-from tessera.clients.store import ObjectStore, Temporary, open_store
+from tessera.clients.store import ObjectStore, Temporary, open_store, web
 from tessera.clients.store.web import WebStore
 
 
@@ -99,6 +103,32 @@ def test_a_listing_without_progress_is_given_up(
         with pytest.raises(Temporary, match=found):
             store.objects()
         assert top == "flat" or clock[0] < 36 + 2 * page_s
+
+
+def index(page: str) -> list[str]:
+    """Return the links that an index page is read for."""
+    return list(web._hrefs(page))
+
+
+TOKENS = ["<a ", "<A\n", "<b ", "href", "HREF", " = ", "=", '"', "'", ">", "x/", "<", " ", "a", "&amp;"]
+
+
+@settings(max_examples=500)
+@given(st.lists(st.sampled_from(TOKENS), max_size=14).map("".join), st.sampled_from([0, *range(65530, 65540)]))
+def test_the_links_of_an_index_are_all_that_anchors_have(page: str, spaces: int) -> None:
+    """By a search that goes back and forth: right, and too slow for a page that is made for it."""
+    page = " " * spaces + page
+    pattern = r"""<a\s[^>]*?href\s*=\s*["']([^"'<>]+)["']"""
+    assert index(page) == re.findall(pattern, page, re.IGNORECASE)
+
+
+@pytest.mark.parametrize("each", ["<a ", "<", ">", "<a href", "<a href=", '<a href="', "<a x='", "a>", " ", "href ="])
+def test_no_page_takes_a_time_that_grows_faster_than_its_length(each: str) -> None:
+    begun = time.monotonic()
+    page = each * (2**19 // len(each))
+    assert index(page + '><a href="f">') == ["f"]
+    assert index("<a " + page + '><a href="f">')[-1:] == ["f"]
+    assert time.monotonic() - begun < 30, "under 1 s; with the square of its length hours"
 
 
 class TestWebStore(StoreSuite):

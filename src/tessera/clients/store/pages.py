@@ -30,11 +30,11 @@ _Row = TypeVar("_Row", bound=_Named)
 
 
 class ListingPace:
-    """Gives up a listing that goes on without an end in sight: with too few rows in 36 s; thread-safe.
+    """Refuses a listing that is too slow: fewer than `rows` in 36 s. Thread-safe.
 
     Args:
-        rows: so many are progress.
-        of: what they are, in the error.
+        rows: how many count as progress.
+        of: what the rows are, for the error.
         now: seconds of a monotonic clock.
 
     """

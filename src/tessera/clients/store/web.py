@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
@@ -18,14 +18,34 @@ from tessera.core.storage.models.revisions import StoredObject
 
 __all__ = ["WebStore"]
 
-_LINK = re.compile(r"""<a\s[^>]*?href\s*=\s*["']([^"'<>]+)["']""", re.IGNORECASE)
+_ANCHOR = re.compile(r"<a\s", re.IGNORECASE)
+_HREF = re.compile(r"""href\s*=\s*["']([^"'<>]+)["']""", re.IGNORECASE)
 _FOLDERS = 10_000
 _HEADS = 16
 """Files whose sizes are requested at once."""
+_MOST_SEARCHED = 2**16
+"""Characters of an index page at once: meanwhile no other thread runs. An anchor is read no further."""
 _PACE_ROWS = 100
-"""Fewer than of a store that has a thousand objects in a page: a page here is a folder, and a size a request."""
+"""Less than for buckets, whose pages have a thousand objects: here each folder is a page, and each size a request."""
 _REDIRECT = 300
 _SIZE = re.compile(r"[0-9]{1,15}")
+
+
+def _hrefs(page: str) -> Iterator[str]:
+    """Yield the links of a page, in time that is linear in its length, with pauses for other threads."""
+    position = end = 0
+    while position < len(page):
+        anchor = _ANCHOR.search(page, position, position + _MOST_SEARCHED)
+        if anchor is None:
+            position += _MOST_SEARCHED - 2  # one may begin at the end
+            continue
+        if anchor.end() > end:
+            found = page.find(">", anchor.end(), anchor.end() + _MOST_SEARCHED)
+            end = found if found >= 0 else anchor.end() + _MOST_SEARCHED
+        href = _HREF.search(page, anchor.end(), end)
+        position = href.end() if href else end
+        if href:
+            yield href[1]
 
 
 class WebStore:
@@ -111,7 +131,7 @@ class WebStore:
     def _links(self, folder: str) -> list[str]:
         """Return the quoted paths below a folder that its index links to."""
         found = []
-        for link in _LINK.findall(self._get(folder)):
+        for link in _hrefs(self._get(folder)):
             try:
                 target = urlsplit(urljoin(f"http://index{folder}", link.replace("&amp;", "&")))
             except ValueError:  # an address of IPv6 that is none

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import fcntl
 import os
 import re
 import threading
@@ -13,10 +14,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness.failedlooks import LOOKS, Looks
 from harness.kills import not_killed
 from harness.modelsyncs import run
 from tessera.agent.storage.modelcache.disk import ModelDisk
 from tessera.agent.storage.modelcache.fetching import Fetches, OpenedSource
+from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.clients.disks import MemoryErofsMounts
 from tessera.clients.store import Body, MemoryStore, Refused, Temporary
@@ -27,6 +30,7 @@ from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel
 from tessera.core.storage.models.refusals import DiskRefusals
 from tessera.core.storage.models.retention import TooLittleRoom
 from tessera.core.storage.models.revisions import CHUNK_BYTES, StoredObject
+from tessera.core.storage.models.syncplans import Pack
 from tessera.errors import Unavailable
 from tessera.log import logger
 
@@ -282,29 +286,9 @@ async def test_an_error_of_the_disk_has_its_fix(code: int, want: str, tmp_path: 
     assert fetches.report("large").reason == f"{tmp_path}/large: {want}"
 
 
-class _Looks:
-    """Counts the looks at paths below a folder; one fails."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count = self.fails_at = 0
-        self._folder = str(folder)
-        for name in ("lstat", "stat", "open", "readlink", "mkdir", "rename", "replace"):
-            monkeypatch.setattr(os, name, self._failing(getattr(os, name)))
-
-    def _failing(self, look: Callable[..., Any]) -> Callable[..., Any]:
-        def looked(path: Any = ".", *more: Any, **others: Any) -> Any:
-            if isinstance(path, str | Path) and str(path).startswith(self._folder):
-                self.count += 1
-                if self.count == self.fails_at:
-                    raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-            return look(path, *more, **others)
-
-        return looked
-
-
 @pytest.mark.parametrize("is_rollback", [False, True], ids=["fetch", "rollback"])
 async def test_each_error_of_the_disk_in_a_fetch_or_a_rollback_names_its_path_on_the_host_and_what_to_do(
-    is_rollback: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_rollback: bool, tmp_path: Path
 ) -> None:
     host = tmp_path / "host"
     (host / "disks").mkdir(parents=True)
@@ -314,23 +298,87 @@ async def test_each_error_of_the_disk_in_a_fetch_or_a_rollback_names_its_path_on
         folder = disk.claim("large")
         revision, _ = (run(MemoryStore({"a": each}), folder.top, keep=9).revision for each in (b"1", b"2"))
     model = msgspec.structs.replace(LARGE, revision=revision if is_rollback else "")
-    looks = _Looks(host, monkeypatch)
 
     async def opened(_model: DesiredModel) -> OpenedSource:
         return OpenedSource(MemoryStore({"a": b"2"}))
 
-    reasons = set[str]()
+    reasons, has_failed = set[str](), True
     fetches = Fetches(disk=disk, open_source=opened, now_s=lambda: 2.0, wake=lambda: None, log=logger())
-    while looks.count >= looks.fails_at:
-        looks.fails_at, looks.count = looks.fails_at + 7, 0
-        with not_killed():
+    failing = 0
+    while has_failed:
+        failing += 7  # each seventh, as a fetch has hundreds
+        looks = Looks(host, failing, errno.EIO, (*LOOKS, "mkdir", "rename", "replace"))
+        with not_killed(), looks.observed():
             fetches.begin(model)
             assert fetches._task is not None
             await fetches._task
+        has_failed = bool(looks.failed)
         reasons.add(fetches.report("large").reason)
     assert len(reasons - {""}) > 1
     for reason in reasons - {""}:
         assert re.fullmatch(r"/disks\S*: Input/output error: replace the disk; .*", reason), reason
+
+
+class LockedFolder(ModelDisk):
+    """A disk on which another process works in the folder of a model."""
+
+    def claim(self, name: str) -> ModelFolder:
+        """Return the folder of a model."""
+        folder = super().claim(name)
+        (folder.notes / "lock").write_text("17")
+        number = os.open(folder.notes / "lock", os.O_RDWR)
+        fcntl.flock(number, fcntl.LOCK_EX)  # as long as it is open, so to the end of the test
+        return folder
+
+
+def foreign(folder: Path) -> None:
+    (folder / "file").touch()
+
+
+def linked(folder: Path) -> None:
+    (folder / "current").mkdir(parents=True)
+    (folder / ".tessera").mkdir()
+    (folder / ".tessera/kept-by-agent").touch()
+
+
+@pytest.mark.parametrize(
+    ("kind", "pack", "prepare", "want"),
+    [
+        (ModelDisk, "Never", foreign, "/disks/models/large: the agent did not make this folder: move it away"),
+        (LockedFolder, "Never", None, "/disks/models/large: process 17 has the lock"),
+        (ModelDisk, "Never", linked, "/disks/models/large/current: it is not the symbolic link that Tessera makes"),
+        (ModelDisk, "Always", None, "/disks/models/large/.tessera/images/REVISION.erofs: no free loop device"),
+    ],
+)
+async def test_each_other_error_of_a_fetch_names_its_path_on_the_host_too(
+    kind: type[ModelDisk], pack: Pack, prepare: Callable[[Path], None] | None, want: str, tmp_path: Path
+) -> None:
+    host = tmp_path / "host"
+    (host / "disks/models/large").mkdir(parents=True)
+    images = MemoryErofsMounts()
+    images.refusal = "no free loop device"
+    disk = kind(Path("/disks/models"), root=host, most_percent=100, images=images)
+    if prepare is not None:
+        prepare(host / "disks/models/large")
+
+    async def opened(_model: DesiredModel) -> OpenedSource:
+        return OpenedSource(MemoryStore({"a": b"2"}))
+
+    fetches = Fetches(disk=disk, open_source=opened, now_s=lambda: 2.0, wake=lambda: None, log=logger())
+    with not_killed():
+        fetches.begin(msgspec.structs.replace(LARGE, pack=pack))
+        assert fetches._task is not None
+        await fetches._task
+    reason = re.sub("[0-9a-f]{64}", "REVISION", fetches.report("large").reason)
+    assert reason.startswith(want)
+    assert str(tmp_path) not in reason
+    if pack == "Always":
+        unmounted = next(iter(disk.observe()[0]["large"].unreadable.values()))
+        assert re.fullmatch(
+            r"revision \S{12}: image /disks/models/large/.tessera/images/\S+.erofs is not mounted: "
+            "no free loop device: the agent tries again by itself",
+            unmounted,
+        )
 
 
 class Silent:

@@ -271,7 +271,10 @@ async def test_a_packed_model_that_is_fetched_once_stays_where_its_image_cannot_
     rebooted.refusal = "no free loop device"
     async with node.running(ModelDisk(node.folder, most_percent=99, images=rebooted)):
         failed = await node.model(lambda each: each.state == "Failed")
-        want = f"revision {first[:12]}: its image is not mounted: no free loop device: the agent tries again by itself"
+        image = node.folder / f"llama/.tessera/images/{first}.erofs"
+        want = (
+            f"revision {first[:12]}: image {image} is not mounted: no free loop device: the agent tries again by itself"
+        )
         assert (failed.revision, failed.reason) == ("", want)
         for _ in range(5):
             node.now_s += 1000

@@ -3,7 +3,8 @@
 import os
 from pathlib import Path
 
-from tessera.agent.nodefiles import disk_fix, empty_folder, printable
+from tessera.agent.emptying import empty_folder
+from tessera.agent.nodefiles import disk_fix, printable
 from tessera.api.kubernetes.localvolumes import volume_path
 from tessera.api.linux.blockdevices import read_mounts
 from tessera.core.storage.disks.localvolumes import VolumeFolder

@@ -13,7 +13,7 @@ import msgspec
 
 from tessera.agent.nodefiles import disk_fix, is_folder, is_regular, is_there, remove_folder
 from tessera.agent.storage.models.chunkreads import ChunkReads
-from tessera.agent.storage.models.folder import ModelFolder
+from tessera.agent.storage.models.folder import NOT_REMOVED, ModelFolder
 from tessera.agent.storage.models.inuse import revisions_in_use
 from tessera.agent.storage.models.modelsharing import ModelSharing, NoSharing
 from tessera.clients.disks import ErofsMounts, HostErofsMounts
@@ -212,7 +212,7 @@ class ModelDisk:
             try:
                 if not is_folder(folder.versions / revision):
                     continue
-                if problem := self._mount(name, revision):
+                if problem := self._mount_image(name, revision):
                     unreadable[revision] = problem
                 elif self._is_whole(name, revision):
                     verifications[revision] = self.verification(name, revision)
@@ -234,12 +234,13 @@ class ModelDisk:
     def reason(self, name: str, error: TesseraError | OSError) -> str:
         """Return what an error says that kept a model from being read or changed, with the fix."""
         if isinstance(error, TesseraError):
-            return str(error)
-        path = Path(error.filename or self._here / name)
-        if path.is_relative_to(self._root):
-            path = Path("/") / path.relative_to(self._root)
+            return self._on_host(str(error))
         fix = disk_fix(error, otherwise="correct this path; the agent tries again by itself")
-        return f"{path}: {error.strerror or error}: {fix}"
+        return self._on_host(f"{error.filename or self._here / name}: {error.strerror or error}: {fix}")
+
+    def _on_host(self, text: str) -> str:
+        """Return a text with the paths on the host in place of those in the agent's container."""
+        return text if self._root == Path("/") else text.replace(f"{self._root}/", "/")
 
     def _share(self, on_disk: Mapping[str, ModelOnDisk]) -> None:
         """Share exactly the present revisions with peers."""
@@ -250,14 +251,19 @@ class ModelDisk:
                     self.sharing.serve(self.model(name))
         self._shared = {name: each.revisions for name, each in on_disk.items()}
 
-    def _mount(self, name: str, revision: str) -> str:
-        """Mount the image of a revision, as after a reboot; return why a whole one is not mounted."""
-        if not self._read_facts(name, revision).files:
+    def _mount_image(self, name: str, revision: str) -> str:
+        """Mount the image of a revision, as after a reboot; return why a whole one is not mounted.
+
+        On a node that cannot mount images it is none that is whole: a fetch makes it plain files, or says why not.
+        """
+        folder = self.model(name)
+        if not self._read_facts(name, revision).files or folder.cannot_mount(revision):
             return ""
         try:
-            self.model(name).mount_image(revision)
+            folder.mount_image(revision)
         except TesseraError as error:
-            return f"revision {revision[:12]}: its image is not mounted: {error.found}: the agent tries again by itself"
+            problem = f"image {folder.image(revision)} is not mounted: {error.cause}: the agent tries again by itself"
+            return f"revision {revision[:12]}: {self._on_host(problem)}"
         return ""
 
     def facts(self, name: str, revision: str) -> RevisionFacts:
@@ -363,7 +369,7 @@ class ModelDisk:
         return True
 
     def remove_superseded(self, name: str, keep: int) -> str:
-        """Remove revisions of a model beyond those to keep; return why the disk keeps one.
+        """Remove revisions of a model beyond those to keep; return why one cannot be removed.
 
         While another process works there none is removed, and the text is empty.
         """
@@ -371,7 +377,7 @@ class ModelDisk:
         try:
             with contextlib.suppress(Conflict), folder.locked():
                 folder.evict_superseded(keep)
-        except OSError as error:
+        except NOT_REMOVED as error:
             return f"model {name}: {self.reason(name, error)}"
         return ""
 

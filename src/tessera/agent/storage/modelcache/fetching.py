@@ -19,6 +19,7 @@ from tessera.core.storage.models.fetchhistory import FetchHistory, fetch_history
 from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel
 from tessera.core.storage.models.refusals import DiskRefusals
 from tessera.core.storage.models.retention import TooLittleRoom
+from tessera.errors import TesseraError
 from tessera.log import Logger, defect
 
 __all__ = ["Fetches", "OpenedSource"]
@@ -253,7 +254,7 @@ class Fetches:
                 self._histories[model.name] = self._history(model).lacked_room(error.missing_bytes, error.free_bytes)
             else:
                 reason = str(error) or type(error).__name__
-                if isinstance(error, OSError):
+                if isinstance(error, TesseraError | OSError):
                     reason = self._disk.reason(model.name, error)
                 done = self._running.done_bytes if self._running is not None else 0
                 self._warn(model.name, reason, error)

@@ -35,8 +35,10 @@ from tessera.core.storage.models.revisions import Manifest
 from tessera.core.storage.models.verifications import Verification
 from tessera.errors import Conflict, InvalidInput, TesseraError
 
-__all__ = ["ModelFolder"]
+__all__ = ["NOT_REMOVED", "ModelFolder"]
 
+NOT_REMOVED = TesseraError, OSError
+"""Errors of a revision that cannot be removed: the disk refuses it, or its image is read or cannot be unmounted."""
 _NAME = re.compile(r"[0-9a-f]{64}")
 
 
@@ -85,8 +87,10 @@ class ModelFolder(SyncedFolder):
         lost = {each for each in self.folder_names() if self.records.lacks(each)}
         stay = self._in_use(lost)
         for name in lost - stay:
-            with contextlib.suppress(OSError):
+            try:
                 self.form(name).remove(self._trash)
+            except NOT_REMOVED:
+                stay.add(name)  # its image may still be mounted
         images = (path for path in self._images.iterdir() if path.stem not in stay and self.records.lacks(path.stem))
         for path in (*images, *self.records.leftovers()):
             with contextlib.suppress(OSError):
@@ -109,6 +113,10 @@ class ModelFolder(SyncedFolder):
         """Return the image of a packed revision; None for one of plain files."""
         path = self._images / f"{revision}.erofs"
         return path if is_regular(path) else None
+
+    def cannot_mount(self, revision: str) -> bool:
+        """Return whether a revision is an image that is not mounted, and this node cannot mount images."""
+        return not self.form(revision).is_readable and bool(self.erofs_mounts.why_not())
 
     def mount_images(self) -> None:
         """Mount unmounted images, as after a reboot, if possible; the next sync replaces a damaged image."""
@@ -241,14 +249,14 @@ class ModelFolder(SyncedFolder):
         all_manifests = self._all_manifests().items()
         broken = {name for name, each in all_manifests if isinstance(each, InvalidInput)} - {self.current()}
         for name in broken - self._in_use(broken):
-            with contextlib.suppress(Conflict, OSError):
+            with contextlib.suppress(*NOT_REMOVED):
                 self.evict(name)
 
     def evict_superseded(self, keep: int) -> None:
         """Remove the revisions beyond the most recently used ones; protected ones count and stay.
 
         Raises:
-            Conflict: a process reads the image of one; the others are gone.
+            TesseraError: the image of one is read, or cannot be unmounted; the others are gone.
             OSError: one cannot be removed; the others are gone.
 
         """
@@ -256,7 +264,7 @@ class ModelFolder(SyncedFolder):
         for name in superseded(self.on_disk(self.revisions()), keep):
             try:
                 self.evict(name)
-            except (Conflict, OSError) as error:
+            except NOT_REMOVED as error:
                 errors.append(error)
         if errors:
             raise errors[0]
@@ -353,7 +361,10 @@ class ModelFolder(SyncedFolder):
 
         """
         with self.freeing_if_full(staged):
-            self.form(manifest.revision, packed=packed).publish(manifest, staged, self.records)
+            if not packed and self.cannot_mount(manifest.revision):
+                self._packed(manifest.revision).replace_by_plain(manifest, staged, self.records)
+            else:
+                self.form(manifest.revision, packed=packed).publish(manifest, staged, self.records)
 
     def flip(self, revision: str) -> None:
         """Make a revision the current one, atomically; if it was not, it is the most recently used one now."""

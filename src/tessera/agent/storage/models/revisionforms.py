@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from tessera.agent.emptying import empty_folder
 from tessera.agent.nodefiles import is_folder, is_regular, is_there, remove_any, remove_folder
 from tessera.agent.storage.models.chunkfiles import sync_file_system
 from tessera.agent.storage.models.chunkreads import ChunkReads
@@ -77,6 +78,8 @@ class RevisionForm(Protocol):
 
         Raises:
             Conflict: a process reads its image.
+            Unavailable: its image cannot be unmounted.
+            OSError: the disk refuses it; what is left is in the trash.
 
         """
 
@@ -196,8 +199,7 @@ class PackedRevision:
         if self.is_readable:
             return
         if problem := self._mounts.why_not():
-            hint = f"evict {self._folder.name[:12]}, then sync without --pack"
-            raise Unsupported(str(self._image), found=problem, hint=hint)
+            raise Unsupported(str(self._image), found=problem, hint="do not pack: the next sync makes it plain files")
         self._mounts.mount(self._image, self._folder)
 
     def damaged(self, manifest: Manifest, reads: ChunkReads | None) -> dict[str, str]:
@@ -257,6 +259,15 @@ class PackedRevision:
         sync_file_system(self._folder.parent)
         self._mounts.mount(self._image, self._folder)
 
+    def replace_by_plain(self, manifest: Manifest, staged: Path, records: RevisionRecords) -> None:
+        """Put what is staged in the sub-folder `files` in its place, on a node that cannot mount it."""
+        empty_folder(self._folder)  # it is a mount point, unless this was interrupted before
+        sync_file_system(staged)
+        records.write(manifest)
+        (staged / "files").rename(self._folder)
+        sync_file_system(self._folder.parent)
+        self._image.unlink()
+
     def unmount(self) -> bool:
         """Unmount it; return whether it is unmounted."""
         return self._mounts.unmount(self._folder)
@@ -266,6 +277,7 @@ class PackedRevision:
 
         Raises:
             Conflict: a process reads it.
+            Unavailable: it cannot be unmounted.
 
         """
         if not self.unmount():
@@ -276,7 +288,8 @@ class PackedRevision:
             )
         gone = trash / self._folder.name
         self._folder.rename(gone)  # before the image goes: an empty folder without one is a revision of plain files
-        self._image.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            self._image.rename(gone / self._image.name)  # what the disk does not remove now is found in the trash
         remove_any(gone)
 
 

@@ -10,7 +10,7 @@ import msgspec
 from tessera.agent.nodefiles import remove_folder
 from tessera.agent.storage.models.cancellation import Cancellation
 from tessera.agent.storage.models.chunkreads import ChunkReads
-from tessera.agent.storage.models.folder import ModelFolder
+from tessera.agent.storage.models.folder import NOT_REMOVED, ModelFolder
 from tessera.agent.storage.models.modelsharing import ModelSharing, NoSharing
 from tessera.agent.storage.models.reading import Progress, TransferSource
 from tessera.agent.storage.models.staging import (
@@ -81,9 +81,9 @@ def sync(
         folder.clear_staging(plan.identity)
         # 3. Fetch the rest, and publish it to readers.
         source = TransferSource(store, options.limits, Progress(report, plan.bytes_to_fetch), cancellation)
-        revision = _unchanged(plan, objects, manifests, store.source) or _fetch_revision(
-            source, folder, objects, plan, options, sharing
-        )
+        revision = _unchanged(plan, objects, manifests, store.source)
+        if not revision or (options.pack != "Always" and folder.cannot_mount(revision)):  # it becomes plain files
+            revision = _fetch_revision(source, folder, objects, plan, options, sharing)
         # 4. Make it the current one, if it is the desired one.
         is_desired = options.revision in {"", revision}
         if is_desired:
@@ -92,7 +92,7 @@ def sync(
         # 5. Remove superseded revisions, and broken ones; the next sync tries again to remove one that stays.
         folder.evict_broken()
         if len(folder.manifests()) > options.keep:
-            with contextlib.suppress(Conflict, OSError):
+            with contextlib.suppress(*NOT_REMOVED):
                 folder.evict_superseded(options.keep)
     if not is_desired:
         raise Conflict(
@@ -165,7 +165,7 @@ def _free_room(folder: ModelFolder, needed_bytes: int, options: SyncOptions, reu
         for name in evictions_for(folder, revisions, needed_bytes, options):
             try:
                 folder.evict(name)
-            except (Conflict, OSError) as error:
+            except NOT_REMOVED as error:
                 stay[name] = f"cannot be removed: {error}"
                 break
         else:
