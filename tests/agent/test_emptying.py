@@ -174,7 +174,7 @@ def nested(folder: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fill", "few", "bytes_of_each"), [(many_files, 1000, 0), (many_folders, 1000, 0), (nested, 250, 10)]
+    ("fill", "few", "bytes_of_each"), [(many_files, 1000, 0), (many_folders, 1000, 0), (nested, 250, 20)]
 )
 def test_memory_does_not_bound_what_is_removed(
     tmp_path: Path, fill: Callable[[Path, int], None], few: int, bytes_of_each: int

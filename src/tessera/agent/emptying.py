@@ -1,7 +1,9 @@
 """Empties folders, however much is in them, without leaving their file system."""
 
 import errno
+import math
 import os
+import time
 from array import array
 from pathlib import Path
 
@@ -20,18 +22,23 @@ _MOST_ERRORS = 256
 """After so many it is given up: the disk is broken as a whole."""
 
 
-def empty_folder(path: Path) -> None:
+def empty_folder(path: Path, *, most_s: float = math.inf) -> None:
     """Remove all that is in a folder, whatever it is; follow no link, and cross no mount.
 
     Needs no space on the disk, two open files, no recursion, and little memory, however many files there are and
     however deep they are: at most 256 names of each of 128 nested folders are held, and 8 bytes for each other one.
 
+    Args:
+        path: the folder.
+        most_s: how long that may take: of a folder that is still written to it takes for ever.
+
     Raises:
         OSError: something cannot be removed, or was moved meanwhile, or is another file system: the first error. After
             an error the rest is removed, until there are 256.
+        TimeoutError: it took too long; the next call goes on.
 
     """
-    emptying = _Emptying(path)
+    emptying = _Emptying(path, time.monotonic() + most_s)
     try:
         emptying.run()
     except OSError as error:
@@ -54,13 +61,18 @@ class _Level(msgspec.Struct):
 class _Emptying:
     """Empties a folder, one step at a time. One folder is open: the one that is emptied now.
 
+    Args:
+        path: the folder.
+        until_s: when it is given up, by the monotonic clock.
+
     Raises:
         OSError: the folder cannot be opened.
 
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, until_s: float) -> None:
         self._path = path
+        self._until_s = until_s
         self._current = os.open(path, _FOLDER)
         self._device, inode = _identity(self._current)
         self._inodes = array("Q", (inode,))
@@ -81,6 +93,7 @@ class _Emptying:
 
         """
         while self._inodes:
+            self._check_time()
             level = self._level()
             if level.folders:
                 self._enter(level, level.folders[-1])
@@ -89,6 +102,10 @@ class _Emptying:
                 self._remove_files(level)
             else:
                 self._leave()
+
+    def _check_time(self) -> None:
+        if time.monotonic() > self._until_s:
+            raise TimeoutError(errno.ETIMEDOUT, "not all of it is removed yet")
 
     def _level(self) -> _Level:
         return self._levels.setdefault(len(self._inodes), _Level())
@@ -117,6 +134,7 @@ class _Emptying:
         try:
             with os.scandir(self._current) as found:
                 for each in found:
+                    self._check_time()
                     if each.name in remaining:
                         continue
                     if not each.is_dir(follow_symlinks=False):
@@ -126,6 +144,8 @@ class _Emptying:
                         return
                     else:
                         level.folders.append(each.name)
+        except TimeoutError:
+            raise
         except OSError as error:
             self._keep("", error)
 

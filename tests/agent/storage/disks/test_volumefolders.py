@@ -1,8 +1,10 @@
 """Folders of local volumes on a filesystem of their own: made, found and erased, and nothing beside them."""
 
 import os
+import struct
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,69 @@ def test_a_folder_is_made_found_and_erased_whatever_is_in_it(mount: Path, tmp_pa
     assert folders.found() == (VolumeFolder(number=3, empty=True),)
     assert (other / "file").read_text() == "not ours"
     assert inside.stat().st_mode & 0o777 == 0o777
+
+
+ACL = struct.pack(
+    "<I" + 5 * "HHI", 2, *(1, 7, 2**32 - 1), *(2, 7, 1234), *(4, 0, 2**32 - 1), *(16, 7, 2**32 - 1), *(32, 0, 2**32 - 1)
+)
+CHANGES: dict[str, Callable[[Path], None]] = {
+    "mode": lambda folder: folder.chmod(0o2700),
+    "owner": lambda folder: os.chown(folder, 1234, 0),
+    "group": lambda folder: os.chown(folder, 0, 1234),
+    "default ACL": lambda folder: os.setxattr(folder, "system.posix_acl_default", ACL),
+    "attribute": lambda folder: os.setxattr(folder, "trusted.note", b"of the last tenant"),
+}
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_next_user_finds_a_folder_as_it_was_made(mount: Path, change: str, is_empty: bool) -> None:
+    folders, folder = VolumeFolders(mount), mount / "volumes/0"
+    folders.make(0)
+    CHANGES[change](folder)
+    if not is_empty:
+        (folder / "file").touch()
+    assert folders.found() == (VolumeFolder(number=0, empty=False),)
+    folders.erase(0)
+    assert folders.found() == (VolumeFolder(number=0, empty=True),)
+    status = folder.stat()
+    assert (status.st_mode & 0o7777, status.st_uid, status.st_gid) == (0o777, 0, 0)
+    assert os.listxattr(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "problem"), [("files", "Directory not empty"), ("folders", "not all of it is removed yet")]
+)
+def test_a_folder_that_is_still_written_to_does_not_keep_the_other_volumes_waiting(
+    mount: Path, what: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file or folder that goes comes again."""
+    folders, inside = VolumeFolders(mount), mount / "volumes/0"
+    folders.make(0)
+    for number in range(300):  # more than are read at once
+        (inside / str(number)).mkdir() if what == "folders" else (inside / str(number)).touch()
+    call, clock = {"files": "unlink", "folders": "rmdir"}[what], [0.0]
+    real = getattr(os, call)
+
+    def again(path: Any, **options: Any) -> None:
+        real(path, **options)
+        if not options:  # the folder itself
+            return
+        name = str(int(path) + 300)
+        if what == "folders":
+            os.mkdir(name, dir_fd=options["dir_fd"])
+        else:
+            os.close(os.open(name, os.O_CREAT, dir_fd=options["dir_fd"]))
+        clock[0] += 0.05
+
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, again)
+        with pytest.raises(Unavailable, match=rf"volumes/0: {problem}: the rest follows; end what"):
+            folders.erase(0)
+        assert clock[0] <= 21
+    folders.erase(0)
+    assert folders.found() == (VolumeFolder(number=0, empty=True),)
 
 
 def test_what_is_no_volume_is_not_counted_and_a_link_is_no_folder(mount: Path, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """The folders of local volumes on a node's disks: created empty, and erased without leaving their file system."""
 
+import errno
 import os
+import stat
 from pathlib import Path
 
 from tessera.agent.emptying import empty_folder
@@ -14,6 +16,8 @@ __all__ = ["VolumeFolders"]
 
 _MODE = 0o777
 """Pods run as any user; the kubelet decides who may reach the folder."""
+_ERASE_S = 20.0
+"""After so long an erasure is continued in the next pass: the node's other volumes wait meanwhile."""
 _MOUNTS = Path("/proc/self/mountinfo")
 
 
@@ -50,7 +54,7 @@ class VolumeFolders:
         path = self._folder(number)
         try:
             with os.scandir(path) as inside:
-                return VolumeFolder(number=number, empty=next(inside, None) is None)
+                return VolumeFolder(number=number, empty=next(inside, None) is None and _is_new(path))
         except OSError as error:
             return VolumeFolder(number=number, empty=False, problem=str(_failed(path, error)))
 
@@ -70,18 +74,23 @@ class VolumeFolders:
             raise _failed(path, error) from error
 
     def erase(self, number: int) -> None:
-        """Remove everything in the folder of a volume; links are removed, and never followed.
+        """Make the folder of a volume anew, without anything in it; links are removed, and never followed.
+
+        Its former mode, owner, access list and attributes are those of its last user.
 
         Raises:
             Conflict: something is mounted at the folder, or in it; nothing was removed.
-            Unavailable: the disks are not mounted, or something cannot be removed.
+            Unavailable: the disks are not mounted, or something cannot be removed, or not yet: the next call goes on.
 
         """
         self._check()
         path = self._folder(number)
         try:
             _check_alone(path)
-            empty_folder(path)
+            empty_folder(path, most_s=_ERASE_S)
+            path.rmdir()
+            path.mkdir()
+            path.chmod(_MODE)
         except OSError as error:
             raise _failed(path, error) from error
 
@@ -97,6 +106,13 @@ class VolumeFolders:
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     return entry.is_dir(follow_symlinks=False)
+
+
+def _is_new(path: Path) -> bool:
+    """Return whether a folder is as it was made: its user may have changed its mode, owner, attributes and ACL."""
+    status = path.lstat()
+    own = [name for name in os.listxattr(path, follow_symlinks=False) if not name.startswith("security.")]
+    return (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, own) == (_MODE, 0, 0, [])
 
 
 def _is_number(name: str) -> bool:
@@ -117,4 +133,6 @@ def _check_alone(path: Path) -> None:
 def _failed(path: Path, error: OSError) -> Unavailable:
     where = printable(error.filename or path)
     fix = disk_fix(error, otherwise="make it a folder that root may change")
+    if error.errno in {errno.ETIMEDOUT, errno.ENOTEMPTY}:
+        fix = "the rest follows; end what still writes there, if anything does"
     return Unavailable(f"local volume {path}", found=f"{where}: {error.strerror or error}", hint=fix)
