@@ -148,3 +148,20 @@ def test_a_notebook_takes_its_token_from_its_own_secret_and_is_known_by_it() -> 
     assert read_job(job_object(others), []).token_secret == ""
     foreign = {**job, "metadata": {"name": "j", "namespace": "ns"}}
     assert read_job(foreign, []).token_secret == "", "its token is not of tessera notebook"
+
+
+def test_secrets_are_variables_or_read_only_files_and_claims_are_only_read() -> None:
+    request = JobRequest(
+        namespace="ns", image="a", secrets=("hub", "bucket"), secret_folders=(("keys", "/keys"),), claims=(("d", "/d"),)
+    )
+    pod = job_object(request)["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["envFrom"] == [{"secretRef": {"name": "hub"}}, {"secretRef": {"name": "bucket"}}]
+    assert pod["volumes"] == [
+        {"name": "folder-0", "secret": {"secretName": "keys"}},
+        {"name": "folder-1", "persistentVolumeClaim": {"claimName": "d", "readOnly": True}},
+    ]
+    assert container["volumeMounts"] == [
+        {"name": "folder-0", "mountPath": "/keys", "readOnly": True},
+        {"name": "folder-1", "mountPath": "/d", "readOnly": True},
+    ]

@@ -135,3 +135,10 @@ def test_the_nodes_that_a_rule_means(text: str, want: set[str]) -> None:
     nodes = {"gpu-1": {"pool": "b"}, "gpu-2": {"pool": "a"}, "cpu-1": {}}
     assert {name for name, shown in nodes.items() if rule.applies(name, shown)} == want
     assert rule.model == model("T4")
+
+
+@pytest.mark.parametrize("text", ["T4", "=T4", "gpu-1=", "", "gpu-1=T44"])
+def test_a_rule_without_a_node_or_a_known_model_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        model_rules(["gpu-1=T4", text])
+    assert str(caught.value).startswith(f"--gpu-model '{text}': ")

@@ -278,6 +278,16 @@ def test_no_more_memory_than_gpushare_shares_out(allocatable: dict[str, str], pr
     assert [(gpu.memory_mib, gpu.model.memory_mib) for gpu in got] == [(want, 15360 if product == T4 else want)] * 2
 
 
+def test_a_part_of_a_gpu_cannot_be_partitioned_any_further() -> None:
+    quarter = {"name": "rtx-pro-server-6000", "memory": "24576", "count": "0", "manufacturer": "nvidia"}
+    shown = {f"karpenter.k8s.aws/instance-gpu-{key}": value for key, value in quarter.items()}
+    (got,) = read_node(shown, gpus("1")).gpus
+    whole = model("RTX-PRO-6000-Blackwell-96GB")
+    assert whole.profiles
+    assert (got.model.name, got.memory_mib) == (whole.name, 24576)
+    assert (got.model.profiles, got.model.memory_slices, got.model.compute_slices) == ((), 0, 0)
+
+
 LOST = {
     "a GPU": (
         labels(T4, "gpu.count=4"),

@@ -120,6 +120,7 @@ def test_a_plan_leaves_a_unhealthy_instance_where_it_is(*, exactly: bool) -> Non
     assert [(each.pod, each.shares[0].start) for each in made.assignments] == [("half", 0)]
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("layout", all_layouts(A30), ids=lambda layout: "-".join(map(str, layout)) or "empty")
 def test_planner_ledger_and_controller_agree_on_what_is_unhealthy(layout: Layout) -> None:
     """Whatever is cut, unhealthy and held of an A30: what does not fit for one fits for none of them.

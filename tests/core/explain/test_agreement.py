@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -46,6 +47,7 @@ def counted_by_name(cluster: Cluster, me: ObservedPod, mine: NodeFit, other: Nod
     return mine.obstacle != other.obstacle and me.pod.need.by_name and (silent or not causes.isdisjoint(OF_AGENTS))
 
 
+@pytest.mark.search
 @settings(max_examples=150, deadline=None)
 @given(seed=seeds, running=st.integers(0, 3))
 @example(seed=195298, running=0).via(
@@ -85,6 +87,7 @@ def test_plan_explain_and_the_extender_say_the_same_of_every_node_word_for_word(
             assert texts.get(each.node, "") == (each.obstacle.text if each.obstacle else "")
 
 
+@pytest.mark.search
 @settings(max_examples=100, deadline=None)
 @given(seed=seeds, running=st.integers(0, 3))
 def test_a_plan_counts_as_free_what_is_kept_for_pods_by_name_and_says_so_of_each_gpu(seed: int, running: int) -> None:
@@ -120,6 +123,7 @@ def resources_fit(objects: list[Object], node: Object, count: dict[str, int]) ->
     )
 
 
+@pytest.mark.search
 @settings(max_examples=300, deadline=None)
 @given(seed=seeds, running=st.integers(0, 4), honest=st.booleans())
 def test_a_pod_by_name_fits_now_where_kube_scheduler_finds_enough_devices_left(
@@ -168,6 +172,7 @@ def test_a_pod_by_name_fits_now_where_kube_scheduler_finds_enough_devices_left(
             assert planned[each.node] is not None
 
 
+@pytest.mark.search
 @settings(max_examples=150, deadline=None)
 @given(seed=seeds, running=st.integers(0, 4))
 def test_defrag_moves_nothing_for_a_pod_by_name_that_fits_now(seed: int, running: int) -> None:

@@ -327,6 +327,25 @@ def test_only_nodes_with_gpus_are_shown_unless_they_are_named() -> None:
     assert [each.name for each in inspection(*objects, names=("plain",)).nodes] == ["plain"]
 
 
+def test_of_a_namespace_the_nodes_with_its_pods_are_shown_and_those_that_wait() -> None:
+    nodes = [each for name in "ab" for each in (node(name), gpunode(name, gpu(0, node=name)))]
+    objects = [
+        *nodes,
+        pod("p", NEED, share(0, 4096)),
+        pod("q", NEED, share(0, 4096), node="b", metadata={"namespace": "ns2"}),
+        pod("w", NEED, node=None),
+        pod("v", NEED, node=None, metadata={"namespace": "ns2"}),
+    ]
+    cluster = read_cluster(as_fields(objects))
+    found = {each: inspect(cluster, namespace=each) for each in ("ns", "ns2", "n", "")}
+    assert {name: [each.name for each in one.nodes] for name, one in found.items()} == {
+        "ns": ["a"], "ns2": ["b"], "n": [], "": ["a", "b"],
+    }  # fmt: skip
+    assert {name: {each.pod for each in one.pending} for name, one in found.items()} == {
+        "ns": {"ns/w"}, "ns2": {"ns2/v"}, "n": set(), "": {"ns/w", "ns2/v"},
+    }  # fmt: skip
+
+
 def test_nothing_at_all() -> None:
     assert inspection() == Inspection(nodes=())
 

@@ -15,6 +15,7 @@ from tessera.core.explain.fleetview import (
     GpuView,
     ImageView,
     ModelServerHistory,
+    ModelView,
     PendingView,
     PodView,
     ScalePoint,
@@ -25,6 +26,7 @@ from tessera.core.explain.observedfleet import MeasuredUsage, PageObservation, f
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.storage.images.warmup import ObservedImage
+from tessera.core.storage.models.nodemodels import ObservedModel
 from tessera.core.usage.contention import Contention
 from tessera.core.usage.rightsizing import Recommendation, Sizing
 from tessera.core.workload.need import PodKey
@@ -220,6 +222,32 @@ def test_images_model_servers_and_pods_without_a_known_gpu() -> None:
         PendingView(namespace="ns", pod="w", need="4 GiB with driver isolation", reason="no room"),
     )
     assert found.namespaces == ("ns",)
+
+
+# Keyed by a sentence: what a node reports of a model; the state that is shown, and the percent that is fetched.
+MODELS: dict[str, tuple[ObservedModel, str, int | None]] = {
+    "nothing is there": (ObservedModel(name="m"), "Missing", None),
+    "its size is not known yet": (ObservedModel(name="m", state="Fetching"), "Fetching", None),
+    "a part is there": (ObservedModel(name="m", state="Fetching", fetched_bytes=3, total_bytes=8), "Fetching", 37),
+    "more than its size": (ObservedModel(name="m", state="Fetching", fetched_bytes=9, total_bytes=8), "Fetching", 100),
+    "it is there, and a later revision comes": (
+        ObservedModel(name="m", state="Fetching", revision="r", fetched_bytes=2, total_bytes=8), "Ready", 25,
+    ),
+    "it is there, and the last fetch failed": (
+        ObservedModel(name="m", state="Failed", revision="r", fetched_bytes=2, total_bytes=8), "Ready", None,
+    ),
+    "it failed": (ObservedModel(name="m", state="Failed", fetched_bytes=2, total_bytes=8), "Failed", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MODELS)
+def test_models_are_ready_as_soon_as_one_revision_is_there(case: str) -> None:
+    reported, state, percent = MODELS[case]
+    told = msgspec.structs.replace(reported, bytes=7, containers=2)
+    (one,) = view_of(node(), gpunode("a", gpu(0)), models={"a": (told,)}).nodes
+    assert one.models == (
+        ModelView(model="m", state=state, revision=told.revision, bytes=7, containers=2, fetched_percent=percent),
+    )
 
 
 UNSCHEDULED = {"type": "PodScheduled", "status": "False", "message": "no room"}

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from tessera.core.gpu.gpumodels import model
-from tessera.core.gpu.inventory import GpuFacts, Instance, MigMode
+from tessera.core.gpu.inventory import GpuFacts, Instance, Inventory, MigMode
 from tessera.core.gpu.mig import Placement
 
 A100 = GpuFacts(
@@ -33,3 +33,13 @@ def test_the_layout_is_what_takes_room_on_the_gpu() -> None:
     assert msgspec.structs.replace(A100, mig=on).layout == ()
     cut = msgspec.structs.replace(A100, mig=on, instances=(instance,), incomplete=(SMALL,))
     assert cut.layout == (SMALL, LARGE)
+
+
+def test_remarks_are_the_notes_and_the_gpus_that_were_never_seen() -> None:
+    assert Inventory(gpus=(A100,)).remarks == ()
+    assert Inventory(gpus=(A100,), notes=("one", "two"), unseen=(1, 3)).remarks == (
+        "one",
+        "two",
+        "GPU 1: lost before Tessera started, or of the UUID of another, so it is not listed",
+        "GPU 3: lost before Tessera started, or of the UUID of another, so it is not listed",
+    )

@@ -1,5 +1,6 @@
 """How a node hands devices to containers."""
 
+import itertools
 from typing import get_args
 
 import pytest
@@ -19,6 +20,16 @@ def test_what_is_fixed_when_the_pod_is_not_known_yet(strategy: ListStrategy) -> 
     how = DeviceInjection(strategies=(strategy,))
     assert how.cdi is (not how.fixed_at_allocate) is strategy.startswith("cdi")
     assert DeviceInjection(strategies=(strategy, "envvar")).fixed_at_allocate
+
+
+def test_devices_are_named_by_index_where_that_is_set_and_no_cdi_names_their_uuids() -> None:
+    """Every set of strategies."""
+    all_of_them: tuple[ListStrategy, ...] = get_args(ListStrategy)
+    for count in range(len(all_of_them) + 1):
+        for strategies in itertools.combinations(all_of_them, count):
+            assert not DeviceInjection(strategies=strategies).names_by_index
+            by_cdi = any(each.startswith("cdi") for each in strategies)
+            assert DeviceInjection(strategies=strategies, by_index=True).names_by_index is not by_cdi
 
 
 def support(

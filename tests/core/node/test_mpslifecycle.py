@@ -21,6 +21,7 @@ from tessera.core.node.mpslifecycle import (
     check_daemons,
     next_step,
     ready_keys,
+    unlimited,
 )
 from tessera.core.node.nodesharing import GpuSettings, NodeSharing, SharingEntry, effective
 from tessera.errors import InvalidInput, TesseraError, Unavailable
@@ -66,6 +67,12 @@ STEPS: dict[str, tuple[MpsTarget | None, ObservedDaemon, bool, DaemonStep]] = {
 @pytest.mark.parametrize(("desired", "seen", "used", "want"), STEPS.values(), ids=STEPS)
 def test_the_next_step(desired: MpsTarget | None, seen: ObservedDaemon, used: bool, want: DaemonStep) -> None:
     assert next_step(desired, seen, used=used) is want
+
+
+def test_a_daemon_whose_limits_are_not_set_yet_has_them_set_by_whoever_adopts_it() -> None:
+    adopted = msgspec.structs.replace(ANSWERS, record=msgspec.structs.replace(RECORD, target=unlimited(TARGET)))
+    assert next_step(TARGET, ANSWERS, used=True) is DaemonStep.KEEP
+    assert next_step(TARGET, adopted, used=True) is DaemonStep.SET_LIMITS
 
 
 def test_a_daemon_in_use_is_never_ended() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -112,6 +113,7 @@ def refused(snapshot: Snapshot) -> bool:
     return False
 
 
+@pytest.mark.search
 @settings(max_examples=150, deadline=None)
 @given(drawn=gpus_with_records)
 def test_rules_planner_ledger_and_inspection_agree_on_what_can_be_together(
@@ -125,6 +127,7 @@ def test_rules_planner_ledger_and_inspection_agree_on_what_can_be_together(
     assert list(inspected(gpu, held))[: len(found)] == found
 
 
+@pytest.mark.search
 @settings(max_examples=150, deadline=None)
 @given(drawn=gpus_with_records, asked=st.lists(st.sampled_from(NEEDS), min_size=1, max_size=4), exactly=st.booleans())
 def test_no_plan_overcommits_a_gpu_whose_sharing_changed_under_its_pods(

@@ -239,6 +239,7 @@ def by_priority(snapshot: Snapshot, assignments: tuple[Assignment, ...]) -> tupl
     return tuple(sum(p.priority == each and p.key in placed for p in snapshot.pending) for each in (1, 0))
 
 
+@pytest.mark.search
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(ASKS, st.integers(0, 1)), max_size=6),

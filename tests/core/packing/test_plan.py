@@ -214,3 +214,16 @@ def test_guesses_are_reported_once_for_all_nodes_with_the_same_cause() -> None:
     assert [warning.partition(", so GPU indices")[0] for warning in made.warnings] == [
         "n0, n1, n2 and 2 more nodes: the lost GPUs are not recorded"
     ]
+
+
+def test_devices_by_name_that_no_agent_creates_yet_are_warned_about() -> None:
+    sliced, whole = slices("1g.5gb"), DeviceRequest(resource="nvidia.com/gpu")
+    bare = msgspec.structs.replace(node("a", gpu(0)), advertised=("nvidia.com/gpu",))
+    made = plan(Snapshot(nodes=(bare,), pending=pods(sliced, 2)))
+    assert len(made.assignments) == 2
+    assert (
+        "a has no agent and does not advertise nvidia.com/mig-1g.5gb: default/p-0, default/p-1 cannot start there "
+        "before both" in made.warnings
+    )
+    assert plan(Snapshot(nodes=(bare,), pending=pods(Need(requests=(whole,)), 1))).warnings == ()
+    assert plan(Snapshot(nodes=(node("a", gpu(0)),), pending=pods(sliced, 2))).warnings == ()

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from builders.kubeobjects import Object, gpu, gpunode, node, pod, share
 from tessera.api.tessera.cluster.clusters import PodMemory, as_fields, read_cluster
 from tessera.core.cluster.cluster import Cluster, ObservedPod, Phase, Record
+from tessera.core.cluster.gpunodestate import Claim
 from tessera.core.explain.inspection import inspect
 from tessera.core.packing.fit import Fleet
 from tessera.core.packing.ledger import Ledger
 from tessera.core.packing.plan import plan
+from tessera.core.workload.need import PodKey
 
 NEED = {"tessera.dev/gpu-memory": 4}
 GOOD = (node(), gpunode("a", gpu(0), gpu(1)), pod("p", NEED, share(1, 4096)))
@@ -50,6 +52,10 @@ NOTED: dict[str, tuple[Object, list[str]]] = {
     "a pending pod whose request is nonsense": (
         pod("x", {"nvidia.com/gpu": "-1"}, node=None),
         ["pod ns/x is left out", "-1"],
+    ),
+    "isolation in force that is no JSON": (
+        node("b") | {"metadata": {"name": "b", "annotations": {"tessera.dev/enforcement": "{"}}},
+        ["node b: the annotation tessera.dev/enforcement is not used"],
     ),
     "an assignment that is no JSON": (
         pod("x", NEED, annotations={"tessera.dev/assignment": "{"}),
@@ -250,3 +256,15 @@ def test_a_node_that_is_not_ready_has_its_taint_before_the_control_plane_has_set
     strange["status"]["conditions"] = "none"
     taints = {each.node.name: [taint.key for taint in each.node.taints] for each in read(lost, strange).nodes}
     assert taints == {"a": ["node.kubernetes.io/unreachable"], "b": []}
+
+
+def test_a_pod_waits_then_is_claimed_for_a_node_then_starts_and_runs() -> None:
+    claim = Claim(uid="uid-p", pod=PodKey("ns/p"), shares=(share(1, 4096),))
+    claimed = gpunode("a", gpu(0), gpu(1), claims=(claim,))
+    unbound, bound = pod("p", NEED, node=None), pod("p", NEED, share(1, 4096), phase="Pending")
+    assert [
+        only(node(), gpunode("a", gpu(0), gpu(1)), unbound).phase,
+        only(node(), claimed, unbound).phase,
+        only(node(), claimed, bound).phase,
+        only(node(), claimed, pod("p", NEED, share(1, 4096))).phase,
+    ] == [Phase.WAITING, Phase.CLAIMED, Phase.STARTING, Phase.RUNNING]

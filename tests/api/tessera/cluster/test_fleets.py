@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from builders.fleetfiles import OPERATORS, read
 from tessera.api import documents
+from tessera.api.kubernetes.labeledgpus import model_rules
 from tessera.api.tessera.cluster import fleets
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Taint
 from tessera.core.gpu.gpumodels import model
@@ -284,3 +285,13 @@ def test_any_fleet_is_read_or_refused(entry: documents.Plain, value: documents.P
     document = documents.Document(source="f", number=1, data={"nodes": entries}, first_line=1)
     with contextlib.suppress(InvalidInput):
         fleets.read([document])
+
+
+def test_a_rule_that_no_node_meets_is_refused_with_the_nodes_that_there_are() -> None:
+    nodes = documents.read("n", "kind: Node\nmetadata: {name: a}\n---\nkind: Node\nmetadata: {name: b}\n")
+    met, unmet = model_rules(["a=T4", "c=T4"])
+    assert [each.name for each in fleets.read(nodes, gpu_models=[met]).nodes] == ["a", "b"]
+    with pytest.raises(InvalidInput) as caught:
+        fleets.read(nodes, gpu_models=[met, unmet])
+    want = "--gpu-model c=T4: no Node object has this name, pattern or label: name one of the fleet's nodes: a, b"
+    assert str(caught.value) == want

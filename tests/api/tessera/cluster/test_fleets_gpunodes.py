@@ -102,6 +102,21 @@ def test_a_wish_alone_holds_nothing() -> None:
     assert gpus_by_pod(got) == {"ns/p": [0]}
 
 
+def test_devices_that_the_controller_keeps_for_pods_by_name_are_noted_where_they_are_idle() -> None:
+    free = "the controller keeps idle devices for pods that request them by name; here they count as free"
+    whole = DesiredDevices(gpu="GPU-a-1", whole=True)
+    seventh = DesiredDevices(gpu="GPU-a-0", instances=LAYOUT)
+    gone = DesiredDevices(gpu="GPU-b-0", whole=True)
+    running = pod("p", {"nvidia.com/mig-1g.5gb": "1"}, mig_share(0, "1g.5gb", 6))
+
+    def notes(*desired: DesiredDevices, pods: tuple[Object, ...] = ()) -> tuple[str, ...]:
+        return read(node(), gpunode("a", gpu(0), gpu(1), desired=desired), *pods).notes
+
+    assert notes(whole, seventh) == (f"GPUs 0, 1 of a: {free}",)
+    assert notes(seventh, gone) == (f"GPU 0 of a: {free}",)
+    assert notes(seventh, gone, pods=(running,)) == notes(gone) == ()
+
+
 # Keyed by a sentence: objects beside the node; desired words of the error.
 BAD: dict[str, tuple[list[Object], str]] = {
     "two reports of one name": (

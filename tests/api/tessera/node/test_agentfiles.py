@@ -211,6 +211,18 @@ def test_each_record_of_allocations_that_was_ever_written_is_read(path: Path) ->
     assert [each.answer_known for each in found] == [number > 13] * 4
 
 
+@given(st.lists(ALLOCATIONS | st.just(None), max_size=4))
+def test_of_a_record_the_readable_entries_are_read_and_a_phrase_says_why_others_are_not(
+    entries: list[AgentAllocation | None],
+) -> None:
+    """An entry that is no allocation stands for None."""
+    written = [b"7" if each is None else write_allocations([each])[1:-1] for each in entries]
+    found, problem = read_allocations(b"[" + b",".join(written) + b"]")
+    assert found == tuple(each for each in entries if each is not None)
+    assert bool(problem) == (None in entries)
+    assert read_allocations(b"[" + b",".join(written)) == ((), "it is not complete JSON")
+
+
 @pytest.mark.parametrize("path", FILES["allocations"], ids=lambda path: path.stem)
 def test_a_damaged_record_still_names_its_pods(path: Path) -> None:
     content = path.read_bytes()

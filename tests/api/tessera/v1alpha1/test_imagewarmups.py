@@ -16,6 +16,7 @@ from tessera.api.tessera.v1alpha1.imagewarmups import (
     node_status,
     read_image_warmup,
     read_node_images,
+    unanswered_status,
     warmup_status,
 )
 from tessera.api.tessera.v1alpha1.objects import refused_status
@@ -211,3 +212,11 @@ def test_a_status_names_images_and_problems() -> None:
 def test_what_was_found_stays_when_a_warmup_can_no_longer_be_read() -> None:
     status = refused_status(ImageWarmupStatus(nodes=3), 4, "no name of an image", NOW)
     assert (status.nodes, status.observed_generation, status.conditions[0].reason) == (3, 4, "Invalid")
+
+
+def test_the_last_status_stays_where_a_container_runtime_does_not_answer() -> None:
+    last = node_status([ObservedImage(image="a", state="Present")], disk_percent=70, runtime="containerd")
+    got = unanswered_status(last, "no answer" * 1000)
+    assert {**got, "reason": ""} == {**last, "reason": ""}
+    assert got["reason"].startswith("no answer")
+    assert len(got["reason"]) < 4096

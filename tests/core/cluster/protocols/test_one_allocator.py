@@ -27,6 +27,8 @@ from tessera.core.gpu.deviceids import DeviceId, overlap
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Placement
 
+pytestmark = pytest.mark.search
+
 A100 = model("A100-40GB")
 GPU = "GPU-0"
 SLICE = DeviceId(GPU, Placement(0, 1, "1g.5gb"))

@@ -17,6 +17,8 @@ from tessera.core.deviceplugin.allocations.gateobservation import GateObservatio
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.gpu.deviceids import DeviceId
 
+pytestmark = pytest.mark.search
+
 GPU = DeviceId("GPU-0")
 NEED = "tessera.dev/gpu-memory"
 USES = (AllocatedDevice(device=GPU, exclusivity=Exclusivity.MEMORY, memory_mib=1),)

@@ -25,6 +25,7 @@ from tessera.core.deviceplugin.allocations.agentallocations import (
     uses_of_shares,
     without_other_forms,
 )
+from tessera.core.deviceplugin.allocations.kubeletallocations import RequestKey
 from tessera.core.deviceplugin.offers.advertise import NodeOffer, PluginDevice, Resource
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
@@ -183,6 +184,7 @@ def test_ids_of_units_are_the_kubelet_s_to_count() -> None:
 def test_who_holds_is_named() -> None:
     assert entry("a").holder == "container main of pod default/a"
     assert AgentAllocation(resource=UNITS, ids=("x",)).holder == "a pod that was just admitted"
+    assert entry("a").request_key == RequestKey("default", "a", "main", entry("a").resource)
 
 
 def test_why_a_device_is_not_allocated_is_said_in_a_phrase() -> None:

@@ -10,8 +10,15 @@ from tessera.core.deviceplugin.allocations.agentallocations import (
     AssignedDevices,
     Exclusivity,
 )
-from tessera.core.deviceplugin.allocations.earlierversions import is_vague, supplemented, with_answers, with_strategies
+from tessera.core.deviceplugin.allocations.earlierversions import (
+    assigned_uses,
+    is_vague,
+    supplemented,
+    with_answers,
+    with_strategies,
+)
 from tessera.core.deviceplugin.allocations.gateobservation import GatePod
+from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Placement
@@ -98,6 +105,31 @@ def test_whose_sharing_is_unknown() -> None:
         True,
         False,
     ]
+
+
+def test_what_amounts_use_is_looked_up_for_containers_whose_sharing_is_unknown_alone() -> None:
+    def allocated(container: str, resource: str, uid: str = "a") -> KubeletAllocation:
+        return KubeletAllocation(uid=uid, container=container, resource=resource, device_ids=("x",))
+
+    record = [
+        entry(PART, resource=UNITS),
+        entry(by_mps(PART, mps=False), container="known", resource=UNITS),
+        entry(TURNS, container="named"),
+    ]
+    kubelets = [
+        allocated("main", UNITS),
+        allocated("known", UNITS),
+        allocated("named", NAMED),
+        allocated("main", UNITS, uid="b"),
+    ]
+    looked_up = []
+
+    def uses_of(each: KubeletAllocation) -> tuple[AllocatedDevice, ...]:
+        looked_up.append(each)
+        return (PART,)
+
+    assert assigned_uses(record, kubelets, uses_of) == {("a", "main", UNITS): (PART,)}
+    assert looked_up == kubelets[:1]
 
 
 def test_how_former_agents_answered_is_kept_as_devices_are_handed_over_when_that_is_first_looked_at() -> None:

@@ -71,6 +71,23 @@ def test_a_container_that_the_pod_does_not_have_any_more_has_not_ended() -> None
     assert in_use((entry,), {"p": pod("main")}) == (entry,)
 
 
+def test_a_pod_has_ended_when_it_is_gone_or_ran_to_its_end_and_is_ending_also_while_it_is_deleted() -> None:
+    pods = {"runs": GatePod(name="ns/p"), "deleted": GatePod(name="ns/p", ending=True)}
+    seen = GateObservation(pods=pods | {"ran": GatePod(name="ns/p", ended=True, ending=True)})
+    assert [each for each in ("runs", "deleted", "ran", "gone") if seen.ended(each)] == ["ran", "gone"]
+    assert [each for each in ("runs", "deleted", "ran", "gone") if seen.ending(each)] == ["deleted", "ran", "gone"]
+
+
+@pytest.mark.parametrize(
+    ("uid", "resource", "ids", "want"),
+    [("q", NEED, "bx", True), ("p", NEED, "bx", False), ("q", "nvidia.com/gpu", "bx", False), ("q", NEED, "xy", False)],
+)
+def test_ids_are_recorded_for_a_pod_that_is_not_observed(uid: str, resource: str, ids: str, want: bool) -> None:
+    other = KubeletAllocation(uid=uid, container="main", resource=resource, device_ids=tuple(ids))
+    seen = GateObservation(pods={"p": pod()}, recorded=(other,))
+    assert seen.recorded_for_unobserved_pod(INIT) is want
+
+
 def test_an_init_container_starts_again_where_nobody_else_has_the_memory() -> None:
     """Its pod's sandbox is created again, after another pod was given what nobody used."""
     pods = {"p": pod("main"), "q": GatePod(name="ns/q", lasting=frozenset({"main"}), order=("main",))}

@@ -25,6 +25,7 @@ from tessera.core.deviceplugin.allocations.lastgate import (
     weaker_device,
     weaker_use,
     without_presumed,
+    without_unassigned,
 )
 from tessera.core.deviceplugin.offers.advertise import PluginDevice
 from tessera.core.gpu.deviceids import DeviceId
@@ -330,6 +331,25 @@ def test_of_a_pod_s_containers_the_last_that_starts_knows_what_all_are_assigned(
     assert texts == {("p", "a"): both, ("p", "b"): both, ("q", "a"): ("theirs", "of theirs"), ("p", "main"): ("", "")}
     verdict = start(record, by("", "p", "b"), observation(pods), {}, ids=False)
     assert {each.assignment for each in verdict.record if each.container == "a"} == {"one", "theirs"}
+
+
+# Keyed by a sentence: an entry, and whether it is counted beside what pods of the same units are not assigned.
+UNASSIGNED: dict[str, tuple[AgentAllocation, bool]] = {
+    "the answer to `Allocate`, of no pod yet": (entry("", "x"), False),
+    "what a pod without an assignment would use": (entry("a", "x"), False),
+    "the same, of a pod that is assigned something": (entry("b", "x"), True),
+    "what is presumed of that": (msgspec.structs.replace(entry("b", "x"), presumed=True), False),
+    "what a container was started with": (msgspec.structs.replace(entry("a", "x"), started=True), True),
+    "other units": (entry("a", "y"), True),
+    "another resource": (entry("a", "x", resource=UNITS), True),
+}
+
+
+@pytest.mark.parametrize("case", UNASSIGNED)
+def test_what_pods_without_an_assignment_would_use_does_not_count(case: str) -> None:
+    given, want = UNASSIGNED[case]
+    found = without_unassigned((given,), NAMED, ("x",), {"ns/a"})
+    assert found == (given if want else msgspec.structs.replace(given, uses=()),)
 
 
 def test_devices_of_one_pod_that_only_its_processes_use_are_closed_and_parts_are_not() -> None:

@@ -18,6 +18,7 @@ from tessera.core.deviceplugin.allocations.matching import (
     Correction,
     Reconciled,
     absent,
+    mismatch,
     pick,
     reconcile,
     served,
@@ -259,3 +260,24 @@ def test_which_assigned_gpu_is_not_there() -> None:
     for gpus, want in (((0,), ""), ((0, 1), lost), ((2, 1), gone), ((), "")):
         each = msgspec.structs.replace(OLD, shares=tuple(share(gpu, 1024) for gpu in gpus))
         assert absent(each, there) == want
+
+
+MIG = msgspec.structs.replace(share(0, 9000, Mode.MIG), profile="2g.10gb", start=0)
+# Keyed by a sentence: the models that the pod accepts, its MiB, its shares, and why a GPU does not match.
+MISMATCHES: dict[str, tuple[tuple[str, ...], int, tuple[Share, ...], str]] = {
+    "any model, enough memory": ((), 15360, (share(0, 15360),), ""),
+    "one of its models": (("L4", "T4"), 1, (share(0, 1),), ""),
+    "another model": (("L4", "A10"), 1, (share(0, 1),), "it is assigned GPU 0, which is T4 and not L4 or A10"),
+    "less memory": ((), 15361, (share(0, 1),), "it is assigned GPU 0, which has 15360 MiB and not 15361"),
+    "an instance, whose memory is its profile's": ((), 20000, (MIG,), ""),
+    "a GPU that is lost or gone, which is said elsewhere": (("L4",), 1, (share(1, 1), share(2, 1)), ""),
+    "the second GPU": (("L4",), 1, (share(1, 1), share(0, 1)), "it is assigned GPU 0, which is T4 and not L4"),
+}
+
+
+@pytest.mark.parametrize("case", MISMATCHES)
+def test_why_an_assigned_gpu_is_not_what_the_pod_requested(case: str) -> None:
+    models, memory_mib, shares, want = MISMATCHES[case]
+    there = Inventory(gpus=(facts(0, "T4"), msgspec.structs.replace(facts(1, "T4"), lost=True)))
+    asked = msgspec.structs.replace(OLD, models=models, memory_mib=memory_mib, shares=shares)
+    assert mismatch(asked, there) == want

@@ -9,7 +9,7 @@ import pytest
 from builders.gpufacts import at
 from builders.gpunodes import facts, sevenths
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, Exclusivity
-from tessera.core.deviceplugin.allocations.relocation import absent_device, device_mismatch, relocated, uuids_of
+from tessera.core.deviceplugin.allocations.relocation import absent_device, device_mismatch, moved, relocated, uuids_of
 from tessera.core.gpu.deviceids import DeviceId, devices_by_uuid
 from tessera.core.gpu.inventory import Inventory
 
@@ -44,8 +44,9 @@ def test_by_name_a_container_is_where_its_uuid_is(order: tuple[int, ...]) -> Non
     found = relocated(record, inventory, 100)
     assert [[use.device for use in each.uses] for each in found] == [[present[uuid]] for uuid in UUIDS]
     assert relocated(found, inventory, 200) == found, "it moves once"
-    moved = [each.uid for each in found if each.uses != record[int(each.uid[1:])].uses]
-    assert [each.uid for each in sorted(found, key=lambda each: each.at_ns) if each.at_ns >= 100] == moved
+    elsewhere = [each.uid for each in found if each.uses != record[int(each.uid[1:])].uses]
+    assert [each.uid for each in sorted(found, key=lambda each: each.at_ns) if each.at_ns >= 100] == elsewhere
+    assert moved(record, found) == {(uid, "main", NAMED) for uid in elsewhere}
 
 
 @pytest.mark.parametrize("order", ORDERS)

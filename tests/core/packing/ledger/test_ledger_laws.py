@@ -122,6 +122,7 @@ def test_any_order_of_puts_and_drops_equals_a_fresh_ledger_of_the_final_objects(
     assert answers(turned, kinds, names) == answers(fresh, kinds, names)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name != "random"])
 def test_types_of_gpus_that_come_and_go_change_no_answer(policy: str) -> None:
     """Each kind of GPU gives way to each other and comes back, on a node beside two that stay."""
@@ -231,6 +232,7 @@ def ledger_of(node: Node) -> Ledger:
     return ledger
 
 
+@pytest.mark.search
 @settings(max_examples=30, deadline=None)
 @given(world=worlds, policy=policies)
 def test_a_replay_through_filter_scores_and_choose_equals_the_packer(world: World, policy: str) -> None:

@@ -57,10 +57,31 @@ def assert_same_choices(fleet: Fleet, kernels: Kernels, kinds: list[Need], leavi
         fits = demand.fits(fleet, nodes, room)
         want, got = (policy.choices(demand, nodes, room) for policy in (arrays, loops))
         assert got[0][fits].tolist() == want[0][fits].tolist()
+        again = loops.choices(demand, nodes, room)
+        assert [each.tolist() for each in again] == [each.tolist() for each in got]
         if demand.sole is not None:
             assert got[1][fits].tolist() == want[1][fits].tolist()
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_on_random_fleets(seed: int) -> None:
+    """Every kind of pod on fleets with some of them; `test_uncompiled` looks for more."""
+    rng = random.Random(seed)
+    shapes = [(rng.choices((A30, A100, T4), k=rng.randint(1, 4)), rng.randint(4_000, 64_000)) for _ in range(4)]
+    kinds = [
+        amount(6_000, compute_percent=30),
+        plain_share(9_000),
+        Need(cpu_milli=4_000),
+        *(Need(cpu_milli=8_000, requests=(DeviceRequest(resource="nvidia.com/gpu", count=n),)) for n in (1, 2, 4)),
+    ]
+    fleet = Fleet(fleet_of(shapes))
+    packer = Packer(fleet, "first-fit")
+    for need in rng.choices(kinds, k=seed):
+        packer.place(packer.intern(need))
+    assert_same_choices(fleet, plain, kinds, 1000 * (seed % 2))
+
+
+@pytest.mark.search
 @settings(max_examples=150, deadline=None)
 @given(NODES, st.lists(NEEDS, min_size=1, max_size=5), st.sampled_from((0, 1000)), st.randoms(use_true_random=False))
 def test_uncompiled(shapes: Shapes, kinds: list[Need], leaving_permille: int, rng: random.Random) -> None:
@@ -76,6 +97,7 @@ def test_a_pod_that_asks_for_a_gpu_and_for_an_amount() -> None:
     assert_same_choices(Fleet(fleet_of([([A100], 8_000), ([A100, T4, A30], 8_000), ([T4, T4], 0)])), plain, [both], 0)
 
 
+@pytest.mark.search
 def test_compiled_on_a_fleet_that_is_large_enough_for_it() -> None:
     rng = random.Random(3)
     shapes = [(rng.choices((A30, A100, T4), k=rng.choice((1, 4, 8))), rng.randrange(96_000)) for _ in range(1000)]

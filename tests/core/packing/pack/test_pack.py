@@ -24,6 +24,7 @@ def same(one: list[Ints], other: list[Ints]) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("policy", POLICIES)
 @settings(max_examples=100, deadline=None)
 @given(world=worlds)

@@ -4,9 +4,10 @@ import random
 
 import pytest
 
-from builders.fleets import gpu, node
+from builders.fleets import T4, amount, gpu, node
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.packing.fit import Fleet
+from tessera.core.packing.pack import Packer
 from tessera.core.packing.pack.policies import POLICIES, make_policy
 from tessera.core.packing.pack.policy import Policy
 from tessera.errors import InvalidInput
@@ -34,3 +35,14 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(InvalidInput, match="policy: tetris is not the name of a policy") as refused:
         make_policy("tetris", fleet(), None)
     assert all(name in refused.value.hint for name in POLICIES)
+
+
+def test_random_takes_any_gpu_of_any_node_that_fits() -> None:
+    nodes = (node("a", gpu(0), gpu(1, T4)), node("b", gpu(0), gpu(1, T4)), node("c"))
+    found = set()
+    for seed in range(60):
+        packer = Packer(Fleet(nodes), "random", rng=random.Random(seed))
+        choice = packer.place(packer.intern(amount(4_000)))
+        assert choice is not None
+        found.add((nodes[choice.node].name, choice.shares[0].gpu))
+    assert found == {("a", 0), ("a", 1), ("b", 0), ("b", 1)}

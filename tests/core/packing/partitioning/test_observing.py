@@ -2,8 +2,10 @@
 
 from builders.kubeobjects import Object, gpu, gpunode, mig_share, node, pod
 from tessera.api.tessera.cluster.clusters import as_fields, read_cluster
+from tessera.core.cluster.gpunodestate import Claim
 from tessera.core.packing.partitioning.observing import observe_cluster
 from tessera.core.packing.partitioning.records import PartitioningState
+from tessera.core.workload.need import PodKey
 
 SLICE = {"nvidia.com/mig-1g.5gb": 1}
 
@@ -26,6 +28,17 @@ def test_only_recorded_shares_count_as_used() -> None:
     )
     used = {each.pod.key: [share.start for share in each.assignment.shares] for each in found.running}
     assert used == {"ns/recorded": [6], "ns/unknown": []}
+
+
+def test_a_claim_counts_until_its_pod_is_observed() -> None:
+    claims = tuple(
+        Claim(uid=f"uid-{name}", pod=PodKey(f"ns/{name}"), shares=(mig_share(0, "1g.5gb", start),))
+        for name, start in (("comes", 5), ("here", 6))
+    )
+    here = pod("here", SLICE, mig_share(0, "1g.5gb", 6), node="a")
+    found = observe_cluster(read_cluster(as_fields([node("a"), gpunode("a", gpu(0), claims=claims), here])))
+    used = [(each.pod.key, [share.start for share in each.assignment.shares]) for each in found.running]
+    assert used == [("ns/here", [6]), ("ns/comes", [5])]
 
 
 def test_nodes_whose_agents_do_not_report_have_no_state() -> None:

@@ -693,6 +693,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.search
 @settings(max_examples=30, deadline=None)
 @given(STEPS, st.sampled_from((SOON, PartitioningLimits(), PartitioningLimits(idle_s=0, longest_s=0, most_changing=1))))
 def test_laws(steps: list[tuple[str, object]], limits: PartitioningLimits) -> None:

@@ -154,6 +154,7 @@ def test_more_waiting_never_gives_fewer_replicas(
     assert all(more >= less for less, more in zip(proposed(0), proposed(1), strict=True))
 
 
+@pytest.mark.search
 @example(slots=8, replicas=3, factor=2.1, idle_looks=10)
 @given(slots=st.integers(1, 64), replicas=st.integers(1, 8), factor=st.floats(1.01, 20), idle_looks=st.integers(1, 300))
 def test_an_overload_is_decided_within_four_passes_and_a_large_one_in_the_first(
@@ -172,6 +173,7 @@ def test_an_overload_is_decided_within_four_passes_and_a_large_one_in_the_first(
     assert look == 0 if flying > 2 * slots * replicas else 0 <= look <= 3
 
 
+@pytest.mark.search
 @given(
     cold_start_s=st.sampled_from([60.0, 120.0, 300.0, 900.0]),
     rate=st.integers(1, 5),
@@ -280,6 +282,7 @@ def test_what_is_unready_for_one_or_two_passes_changes_nothing(
     assert proposed(unready) == proposed([0] * len(unready))
 
 
+@pytest.mark.search
 @given(
     slots=st.integers(1, 64),
     unready=st.lists(st.tuples(st.integers(1, 20), st.integers(1, 100)), min_size=1, max_size=20),
@@ -355,6 +358,7 @@ def test_served_requests_are_no_queue_however_few_replicas_are_ready() -> None:
     assert "and 10 in place of replicas that are not ready" in proposal.reason
 
 
+@pytest.mark.search
 @given(
     passes=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 200)), min_size=30, max_size=60),
     starting=st.integers(0, 20),
@@ -401,6 +405,7 @@ def test_a_jump_of_the_rate_is_met_in_the_second_pass(factor: int) -> None:
     assert proposed[7230.0 - 15].replicas * SERVER.slots >= 12 * factor
 
 
+@pytest.mark.search
 def test_chance_is_no_jump() -> None:
     """A Poisson process of 10 requests a second of 4 s for a day: what is requested hardly changes."""
     rng = random.Random(1)

@@ -19,6 +19,7 @@ from tessera.core.storage.images.warmup import (
     ObservedImage,
     Turn,
     Warmup,
+    image_nodes,
     next_steps,
     observed_image,
     plan_warmups,
@@ -248,6 +249,17 @@ def test_a_summary_reports_how_far_all_nodes_are() -> None:
         ImageProblem(node="n4", image=A, reason="no such image"),
         ImageProblem(node="n5", image="", reason="the node is not ready"),
     )
+
+
+def test_an_image_is_to_be_on_the_nodes_of_every_warmup_that_lists_it() -> None:
+    nodes = [
+        NodeImages(name="n1", observed=(present(A),)),
+        NodeImages(name="n2", observed=(failed(A, 1, 0.0), present(B))),
+        NodeImages(name="n3", observed=(present(A),)),
+        NodeImages(name="other", observed=(present(A),)),
+    ]
+    warmups = [warmup(A, nodes="n1 n2"), warmup(A, B, nodes="n2 n3"), warmup(B, nodes="other")]
+    assert [image_nodes(each, warmups, nodes) for each in (A, B, C)] == [(3, 2), (3, 1), (0, 0)]
 
 
 def test_a_digest_stays_what_it_was_resolved_to() -> None:

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.core.storage.models.revisions import CHUNK_BYTES, Manifest, ModelFile, StoredObject, chunk_range
-from tessera.core.storage.models.syncplans import is_packed, plan_sync, refuse_empty, refuse_unverified, spans
+from tessera.core.storage.models.syncplans import (
+    MirrorPlan,
+    is_packed,
+    parents_of,
+    plan_mirror,
+    plan_sync,
+    refuse_empty,
+    refuse_unverified,
+    spans,
+)
 from tessera.errors import InvalidInput, Unavailable
 
 
@@ -55,6 +64,26 @@ def test_a_crc32c_recognizes_a_file_under_its_own_name_alone() -> None:
     same, other = StoredObject("a", 3, "18", "crc32c:e3069283"), StoredObject("b", 3, "1", "crc32c:e3069283")
     plan = plan_sync((same, other), "gs://b", {"old": old})
     assert (list(plan.reused), plan.fetched) == (["a"], (other,))
+
+
+def test_of_plain_files_those_stay_that_are_unchanged_under_their_own_name() -> None:
+    here = Manifest(
+        "s3://m", tuple(ModelFile(path, 1, ("0" * 64,), etag) for path, etag in (("a", "e1"), ("b", "e2"), ("c", "e3")))
+    )
+    listing = (StoredObject("a", 1, "e1"), StoredObject("b", 1, "e9"), StoredObject("d", 1, "e1"))
+    plan = plan_mirror(listing, "s3://m", here)
+    assert list(plan.unchanged) == ["a"]
+    assert [each.path for each in plan.fetched] == ["b", "d"]
+    assert plan.removed == ("c",)
+    damaged = plan_mirror(listing, "s3://m", here, {"a"})
+    assert (damaged.unchanged, [each.path for each in damaged.fetched]) == ({}, ["a", "b", "d"])
+    assert plan_mirror(listing, "s3://m", None) == MirrorPlan({}, listing, ())
+    assert plan_mirror(listing, "s3://other", here).unchanged == {}
+
+
+def test_the_parents_of_a_path_come_from_the_nearest_on() -> None:
+    assert parents_of("a/b/c.bin") == ("a/b", "a")
+    assert parents_of("c.bin") == ()
 
 
 OBJECTS = st.builds(
