@@ -24,6 +24,7 @@ from testbed.addresses import API_PORT, CONTROL_PLANE, MOST_NODES, prepare_bridg
 from testbed.cgroups import remove_cgroup
 from testbed.controlplane import Settings
 from testbed.deploy import NAMESPACE, objects
+from testbed.lookups import Lookups
 from testbed.namespaces import Namespaces, build_waiter, environment, make
 from testbed.node import Node, Shape
 from testbed.pki import Pki
@@ -109,6 +110,7 @@ class Cluster:
         self.pki = Pki(folder / "pki")
         self.bin = bin_folder
         self.cgroup = f"tessera-{folder.name}"
+        self._lookups = Lookups(self.kubeconfig)
 
     @property
     def kubeconfig(self) -> Path:
@@ -181,14 +183,15 @@ class Cluster:
             Unavailable: it failed; tells what it said.
 
         """
-        done = self._kubectl(arguments, input_text)
+        command = [str(self.bin / "kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, input=input_text)
         if done.returncode:
             raise Unavailable(f"kubectl {' '.join(arguments)}", found=done.stderr.strip(), hint="see what kubectl says")
         return done.stdout
 
     def get(self, *arguments: str) -> Any:
-        """Return objects as `kubectl get ... -o json` gives them: one, or `items`."""
-        return json.loads(self.kubectl("get", *arguments, "-o", "json"))
+        """Return objects as `kubectl get ... -o json` gives them: one, or `items`. See `Lookups.get`."""
+        return self._lookups.get(*arguments)
 
     def apply(self, *documents: dict[str, Any]) -> None:
         """Create or change objects."""
@@ -210,8 +213,10 @@ class Cluster:
 
     def _pods(self) -> tuple[Component, ...]:
         """Return Tessera's pods, healthy where they are ready."""
-        listing = self._kubectl(("get", "pods", f"--namespace={NAMESPACE}", "-o", "json"))
-        items = json.loads(listing.stdout)["items"] if listing.returncode == 0 else ()
+        try:
+            items = self.get("pods", f"--namespace={NAMESPACE}")["items"]
+        except Unavailable:
+            return ()
         return tuple(Component(f"pod {each['metadata']['name']}", 0, _ready(each), 0) for each in items)
 
     def _check(self, desired: Desired) -> None:
@@ -265,7 +270,7 @@ class Cluster:
         report("waiting until pods can be created")
         until(
             "service account default/default",
-            lambda: self._kubectl(("get", "serviceaccount", "default", "-n", "default")).returncode == 0,
+            lambda: self._lookups.answers("/api/v1/namespaces/default/serviceaccounts/default"),
             timeout_s=_READY_S,
             found=lambda: self.processes.last_words("controller-manager"),
         )
@@ -382,7 +387,7 @@ class Cluster:
         (self.folder / "bin" / "kubectl").symlink_to(self.bin / "kubectl")
         until(
             "API server",
-            lambda: self._kubectl(("get", "--raw", "/readyz")).returncode == 0,
+            lambda: self._lookups.answers("/readyz"),
             timeout_s=_READY_S,
             found=lambda: self.processes.last_words("apiserver"),
         )
@@ -413,13 +418,11 @@ class Cluster:
             assert isinstance(port, int)
             return port
 
-    def _kubectl(self, arguments: tuple[str, ...], input_text: str | None = None) -> subprocess.CompletedProcess[str]:
-        command = [str(self.bin / "kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False, input=input_text)
-
     def _node_ready(self, name: str) -> bool:
-        path = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
-        return self._kubectl(("get", "node", name, "-o", path)).stdout == "True"
+        with contextlib.suppress(Unavailable):  # it is not there yet
+            conditions = self.get("node", name)["status"].get("conditions", ())
+            return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+        return False
 
     def _kind_served(self, name: str) -> bool:
         conditions = self.get("crd", name).get("status", {}).get("conditions") or ()
@@ -435,7 +438,7 @@ class Cluster:
         """Return whether a process that runs also answers; those with nothing to ask are healthy while they run."""
         part = name.partition("-")[2] if name.startswith("node") else name
         if part == "apiserver":
-            return self._kubectl(("get", "--raw", "/readyz", "--request-timeout=5s")).returncode == 0
+            return self._lookups.answers("/readyz", timeout_s=5)
         urls = {
             "etcd": "http://127.0.0.1:2379/health",
             "controller-manager": "https://127.0.0.1:10257/healthz",
