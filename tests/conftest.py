@@ -1,6 +1,7 @@
 """Settings of all tests."""
 
 import asyncio
+import gc
 import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -33,6 +34,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.stash[LONG] = [item.nodeid for item in long]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what stays until the end: modules and tests. Tests take a tenth less time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -8,6 +8,7 @@ here, and the list only shrinks (`LISTED`). A module that decides nothing needs 
 import ast
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -55,13 +56,15 @@ LISTED = 59
 """How many these are: a smaller number is written here, never a larger one."""
 
 
+@cache
+def parsed(module: Path) -> ast.Module:
+    """Return the syntax of a module, which several tests here look at."""
+    return ast.parse(module.read_text())
+
+
 def decides(module: Path) -> bool:
     """Return whether a function of a module does not always do the same."""
-    functions = (
-        node
-        for node in ast.walk(ast.parse(module.read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    )
+    functions = (node for node in ast.walk(parsed(module)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     return any(isinstance(node, DECISIONS) for function in functions for node in ast.walk(function))
 
 
@@ -109,21 +112,26 @@ def test_what_only_its_package_tests_exists() -> None:
 
 def names_in(package: Path) -> set[str]:
     """Return the modules of a package, and every name that their code has."""
-    found = {each.stem for each in package.iterdir()}
-    for module in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(module.read_text())):
-            if isinstance(node, ast.Name | ast.Attribute | ast.arg | ast.alias | ast.FunctionDef):
-                found.add(next(filter(None, (getattr(node, key, "") for key in ("id", "attr", "arg", "name")))))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found |= set(node.value.split())
-    return found
+    return {each.stem for each in package.iterdir()}.union(*map(names_of, package.rglob("*.py")))
+
+
+@cache
+def names_of(module: Path) -> frozenset[str]:
+    """Return every name that the code of a module has."""
+    found = set[str]()
+    for node in ast.walk(parsed(module)):
+        if isinstance(node, ast.Name | ast.Attribute | ast.arg | ast.alias | ast.FunctionDef):
+            found.add(next(filter(None, (getattr(node, key, "") for key in ("id", "attr", "arg", "name")))))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found |= set(node.value.split())
+    return frozenset(found)
 
 
 @pytest.mark.parametrize(
     "package", sorted(SOURCE.rglob("__init__.py")), ids=lambda each: each.parent.relative_to(SOURCE).as_posix()
 )
 def test_what_the_docstring_of_a_package_names_is_there(package: Path) -> None:
-    named = set(re.findall(r"`([a-z][a-z0-9_]*)`", ast.get_docstring(ast.parse(package.read_text())) or ""))
+    named = set(re.findall(r"`([a-z][a-z0-9_]*)`", ast.get_docstring(parsed(package)) or ""))
     assert not named - names_in(package.parent)
 
 
@@ -132,7 +140,7 @@ def test_the_name_of_a_class_is_defined_once() -> None:
         (node.name, module)
         for module in SOURCE.rglob("*.py")
         if not module.stem.endswith("_pb2")
-        for node in ast.walk(ast.parse(module.read_text()))
+        for node in ast.walk(parsed(module))
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     }
     counted = Counter(name.casefold() for name, _ in names)
