@@ -94,6 +94,12 @@ CASES: dict[str, tuple[list[Warmup], list[NodeImages], dict[str, int], dict[str,
         {},
         {"n1": {A: 1}},
     ),
+    "a report of another version, until it is written anew": (
+        [warmup(A, B)],
+        [NodeImages(name="n1", observed=(ObservedImage(image=A, state="Failed", attempt=1, unread=True),))],
+        {},
+        {"n1": {B: 1}},
+    ),
     "a full disk": ([warmup(A)], [NodeImages(name="n1", disk_percent=80)], {}, {"n1": {}}),
     "a node that is not ready": (
         [warmup(A, nodes="n1 n2", per_registry=1)],
@@ -260,6 +266,31 @@ def test_an_image_is_to_be_on_the_nodes_of_every_warmup_that_lists_it() -> None:
     ]
     warmups = [warmup(A, nodes="n1 n2"), warmup(A, B, nodes="n2 n3"), warmup(B, nodes="other")]
     assert [image_nodes(each, warmups, nodes) for each in (A, B, C)] == [(3, 2), (3, 1), (0, 0)]
+
+
+def test_all_images_of_a_node_stay_while_one_that_must_stay_cannot_be_written_back() -> None:
+    unread = DesiredImage(image=B, attempt=4, pinned=True, unread="image B: unknown")
+    node = NodeImages(name="n1", desired=(*desired_images((A, 0)), unread))
+    plan = {
+        name: plan_warmups(warmups, [node], {}, {}, 1000.0, retained=retained)["n1"]
+        for name, warmups, retained in (
+            ("an invalid warmup had it", [warmup(A, C)], {B}),
+            ("a valid one lists it", [warmup(A, B)], {B}),
+            ("nobody has it", [warmup(A, C)], ()),
+        )
+    }
+    assert plan.pop("an invalid warmup had it") == node.desired
+    assert [[(each.image, each.unread) for each in found] for found in plan.values()] == [
+        [(A, ""), (B, "")],
+        [(A, ""), (C, "")],
+    ]
+
+
+def test_a_turn_that_cannot_be_read_ends() -> None:
+    for unread, former, want in (("image A: unknown", 2, 4), ("image A: unknown", 6, 6), ("", 2, 2)):
+        desired = DesiredImage(image=A, attempt=4, unread=unread)
+        got = observed_image(desired, present(A), pulling=None, ended=None, former=present(A, attempt=former))
+        assert (got.state, got.attempt) == ("Present", want)
 
 
 def test_a_digest_stays_what_it_was_resolved_to() -> None:
