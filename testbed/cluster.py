@@ -481,7 +481,9 @@ class Cluster:
 
     def _remove_folder(self) -> None:
         below = f"{self.folder.resolve()}/"
-        mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        mounts = [
+            line.split()[4] for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
+        ]
         if busy := [mount for mount in mounts if mount.startswith(below)]:
             raise Conflict(
                 f"run folder {self.folder}",

@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tarfile
 import threading
 import time
@@ -213,6 +214,20 @@ def test_the_dockerfile_makes_the_testbeds_image() -> None:
 def test_an_image_needs_a_node(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="give --nodes, or --from source"):
         Cluster(tmp_path / "x", Path("/opt/programs")).up(Desired(nodes=0, source="image"))
+
+
+def test_it_goes_down_beside_a_mount_whose_name_is_not_utf_8(tmp_path: Path) -> None:
+    apart = ["unshare", "--user", "--map-root-user", "--mount"]
+    if subprocess.run([*apart, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("a mount for this test alone needs a user namespace")
+    name = str(tmp_path / os.fsdecode(b"\xff"))
+    Path(name).mkdir()
+    run = "from testbed.cluster import Cluster; Cluster(*map(Path, sys.argv[1:])).down()"
+    down = f"import sys; from pathlib import Path; {run}"
+    script = 'mount -t tmpfs none "$0" && exec "$@"'
+    command = [*apart, "sh", "-c", script, name, sys.executable, "-c", down, str(tmp_path / "x"), "/opt/programs"]
+    done = subprocess.run(command, check=False, cwd=CHECKOUT, stderr=subprocess.PIPE)
+    assert done.returncode == 0, done.stderr
 
 
 def test_control_groups_are_made_and_removed_in_every_hierarchy(tmp_path: Path) -> None:
