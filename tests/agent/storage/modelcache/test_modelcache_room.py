@@ -5,6 +5,7 @@ import base64
 import errno
 import os
 import re
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -21,9 +22,10 @@ from harness.modelnode import (
     failed_more_often,
     has,
     refuse_removal,
+    small_disk,
     until_gone,
 )
-from tessera.agent.storage.modelcache import ModelSources
+from tessera.agent.storage.modelcache import ModelDisk, ModelSources
 from tessera.clients.kube import SECRETS
 from tessera.clients.store import MemoryStore, ObjectStore, Refused, Temporary
 from tessera.core.deviceplugin.offers.modeloffers import CLIENTS
@@ -293,6 +295,42 @@ async def test_a_deleted_model_that_the_disk_refuses_to_remove_stops_no_more_urg
             await node.model(failed_more_often(failed.failures), "high")
             monkeypatch.undo()  # its next turn is minutes away
         await node.model(has(), "high")
+
+
+async def test_an_error_at_one_removal_keeps_a_model_that_is_made_anew_from_making_room_no_longer(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = desired(node.put("first", a=os.urandom(4 * MIB)), "first")
+    high = desired(node.put("high", a=os.urandom(8 * MIB)), "high", priority=1)
+    async with node.running(SmallDisk(node.folder)):
+        await node.tell(first)
+        await node.model(has(), "first")
+        with monkeypatch.context() as patched:
+            refuse_removal("rename", "/models/first", patched)
+            await node.tell()
+            await node.passes(2)
+            assert (node.folder / "first").exists()
+        await until_gone(node.folder / "first")
+        await node.tell(first)
+        await node.model(has(), "first")
+        await node.tell(high, first)
+        await node.model(has(), "high")
+    assert not node.kubelet.panics
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="root, which mounts")
+@pytest.mark.parametrize("is_own", [False, True], ids=["below a mount point", "a mount point"])
+async def test_a_model_that_lacks_room_waits_for_its_next_turn_wherever_the_disk_is_mounted(
+    node: Node, is_own: bool
+) -> None:
+    """The disk above has much more room than the one that the models are on."""
+    node.folder.mkdir()
+    with small_disk(node.folder if is_own else node.folder.parent):
+        await node.tell(desired(node.put("big", a=os.urandom(80 * MIB)), "big"))
+        async with node.running(ModelDisk(node.folder, most_percent=100)):
+            await node.model(lambda each: each.state == "Failed", "big")
+            await node.passes(8)
+            assert (await node.model(lambda each: each.state == "Failed", "big")).failures == 1
 
 
 async def test_a_revision_that_is_evicted_in_part_is_named_and_goes_as_soon_as_the_disk_lets_it(

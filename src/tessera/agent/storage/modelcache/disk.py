@@ -105,8 +105,8 @@ class ModelDisk:
 
     def read_only(self) -> str:
         """Return why no further models can be kept there, while those that are there are offered; empty if they can."""
-        if os.statvfs(self._here.parent).f_flag & os.ST_RDONLY:
-            error = OSError(errno.EROFS, os.strerror(errno.EROFS), str(self._here.parent))
+        if os.statvfs(self._mounted).f_flag & os.ST_RDONLY:
+            error = OSError(errno.EROFS, os.strerror(errno.EROFS), str(self._mounted))
             return self.reason("", error)
         return ""
 
@@ -424,12 +424,17 @@ class ModelDisk:
         return True
 
     @property
+    def _mounted(self) -> Path:
+        """Where its disk is: the folder may be a mount point of its own, and is not there before the first model."""
+        return self._here if self._here.is_dir() else self._here.parent
+
+    @property
     def reserve_bytes(self) -> int:
         """Bytes of the disk that stay free."""
-        status = os.statvfs(self._here.parent)
+        status = os.statvfs(self._mounted)
         return status.f_blocks * status.f_frsize * (100 - self._most_percent) // 100
 
     def free_bytes(self) -> int:
         """Return the free bytes above that; negative where some of these are used."""
-        status = os.statvfs(self._here.parent)
+        status = os.statvfs(self._mounted)
         return status.f_bavail * status.f_frsize - self.reserve_bytes

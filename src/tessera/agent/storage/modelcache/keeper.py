@@ -70,6 +70,7 @@ _ROUND = 30
 """Free bytes are reported in steps of a GiB, so that a growing log causes no report."""
 _USED_S = 600.0
 """A revision that pods use is noted as used so often."""
+_MAKES_ROOM = EvictRevision | RemoveModel | RemoveStaged
 _ABSENT = ModelOnNode(ModelOnDisk("", ()))
 
 
@@ -303,11 +304,12 @@ class ModelKeeper:
             problem = ""
             try:
                 if await self._take(step):
+                    self._refusals = self._refusals.removed({step.model} if isinstance(step, _MAKES_ROOM) else ())
                     continue
             except (TesseraError, OSError) as error:
                 problem = self._fail(step.model, error)
                 refused.add(step.model)
-            if problem and isinstance(step, EvictRevision | RemoveModel | RemoveStaged):
+            if problem and isinstance(step, _MAKES_ROOM):
                 self._refusals = self._refusals.stays(step.model, problem, self._now_s())
             # What is displaced is removed by a later plan; for the rest there may be no such plan.
             match step:
