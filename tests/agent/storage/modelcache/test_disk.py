@@ -57,3 +57,21 @@ def test_below_the_mount_point_of_a_disk_that_was_unmounted_no_model_is_made(tmp
     with pytest.raises(Unavailable, match=r"is empty and nothing is mounted there: run `tessera disks apply`"):
         ModelDisk(tmp_path / "disk" / "models").claim("llama")
     assert list((tmp_path / "disk").iterdir()) == []
+
+
+def test_what_a_removal_has_left_goes_at_the_next_look_but_not_of_a_model_at_which_a_process_works(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "not-empty").touch()
+    disk = ModelDisk(tmp_path / "models", most_percent=100)
+    left = {each: disk.claim(each).top / ".tessera" / "trash" / "1" for each in ("fetched", "locked", "other")}
+    for path in (*left.values(), *(disk.folder / each for each in (f".removed-new.{'1' * 32}", ".removed-old"))):
+        path.mkdir(parents=True)
+        (path / "file").touch()
+    with disk.model("locked").locked():
+        left["locked"].mkdir()
+        found = disk.observe("fetched")
+        assert (found.removed, found.remaining, found.errors) == ({"other", "new", "old"}, {}, {})
+        assert [each for each, path in left.items() if path.exists()] == ["fetched", "locked"]
+    assert disk.observe().removed == {"fetched", "locked"}
+    assert sorted(each.name for each in disk.folder.iterdir()) == sorted(left)
