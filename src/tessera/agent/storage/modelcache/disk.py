@@ -17,7 +17,7 @@ from tessera.agent.storage.models.folder import NOT_REMOVED, ModelFolder
 from tessera.agent.storage.models.inuse import revisions_in_use
 from tessera.agent.storage.models.modelsharing import ModelSharing, NoSharing
 from tessera.clients.disks import ErofsMounts, HostErofsMounts
-from tessera.core.storage.models.cacheplan import ModelOnDisk
+from tessera.core.storage.models.cachedmodels import ModelOnDisk
 from tessera.core.storage.models.paths import NOTES
 from tessera.core.storage.models.retention import RevisionOnDisk
 from tessera.core.storage.models.verifications import ChecksumRule, Verification
@@ -105,8 +105,8 @@ class ModelDisk:
 
     def read_only(self) -> str:
         """Return why no further models can be kept there, while those that are there are offered; empty if they can."""
-        if os.statvfs(self._mounted).f_flag & os.ST_RDONLY:
-            error = OSError(errno.EROFS, os.strerror(errno.EROFS), str(self._mounted))
+        if self._state().f_flag & os.ST_RDONLY:
+            error = OSError(errno.EROFS, os.strerror(errno.EROFS), str(self._here))
             return self.reason("", error)
         return ""
 
@@ -423,18 +423,20 @@ class ModelDisk:
             self._unrecorded.pop(key, None)
         return True
 
-    @property
-    def _mounted(self) -> Path:
-        """Where its disk is: the folder may be a mount point of its own, and is not there before the first model."""
-        return self._here if self._here.is_dir() else self._here.parent
+    def _state(self) -> os.statvfs_result:
+        """Return the state of its disk: the folder may be a mount point of its own, and comes with the first model."""
+        try:
+            return os.statvfs(self._here)
+        except FileNotFoundError:
+            return os.statvfs(self._here.parent)
 
     @property
     def reserve_bytes(self) -> int:
         """Bytes of the disk that stay free."""
-        status = os.statvfs(self._mounted)
+        status = self._state()
         return status.f_blocks * status.f_frsize * (100 - self._most_percent) // 100
 
     def free_bytes(self) -> int:
         """Return the free bytes above that; negative where some of these are used."""
-        status = os.statvfs(self._mounted)
+        status = self._state()
         return status.f_bavail * status.f_frsize - self.reserve_bytes
