@@ -10,7 +10,7 @@ from tessera.agent.storage.modelcache import ModelDisk
 from tessera.agent.storage.models.staging import SyncOptions
 from tessera.agent.storage.models.sync import sync
 from tessera.clients.store import MemoryStore
-from tessera.core.storage.models.cacheplan import ModelOnDisk
+from tessera.core.storage.models.cachedmodels import ModelOnDisk
 from tessera.errors import InvalidInput, Unavailable
 
 

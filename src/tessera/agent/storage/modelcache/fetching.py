@@ -14,7 +14,8 @@ from tessera.agent.storage.models.staging import SyncOptions
 from tessera.agent.storage.models.sync import Synced, sync
 from tessera.api.kubernetes.times import time_text
 from tessera.clients.store import ObjectStore
-from tessera.core.storage.models.cacheplan import CachePlan, Fetching
+from tessera.core.storage.models.cachedmodels import Fetching
+from tessera.core.storage.models.cacheplan import CachePlan
 from tessera.core.storage.models.fetchhistory import FetchHistory, fetch_history, resumed_history
 from tessera.core.storage.models.nodemodels import DesiredModel, ObservedModel
 from tessera.core.storage.models.refusals import DiskRefusals

@@ -36,23 +36,24 @@ from tessera.api.tessera.v1alpha1.objects import NAMESPACE
 from tessera.clients.kube import NODE_MODELS as KIND
 from tessera.clients.kube import SECRETS, Forbidden, Kube, Object, Selection, Store
 from tessera.core.deviceplugin.offers.modeloffers import ModelOffer, allocated_revisions, model_offer
+from tessera.core.storage.models.cachedmodels import (
+    Fetching,
+    ModelOnDisk,
+    ModelOnNode,
+    unreadable_reason,
+    withheld_reason,
+)
 from tessera.core.storage.models.cacheplan import (
     CachePlan,
     CacheStep,
     CancelFetch,
-    EvictRevision,
-    Fetching,
-    ModelOnDisk,
-    ModelOnNode,
     RemoveModel,
-    RemoveStaged,
     RemoveSuperseded,
     plan_cache,
-    unreadable_reason,
-    withheld_reason,
 )
 from tessera.core.storage.models.nodemodels import DesiredModel, NodeModels, followed_models, unknown_model
 from tessera.core.storage.models.refusals import DiskRefusals
+from tessera.core.storage.models.room import EvictRevision, RemoveStaged
 from tessera.core.usage.ownmetrics import MODEL_BYTES, MODELS
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.core.workload.tesseranames import AGENT

@@ -10,7 +10,7 @@ from tessera.clients.kubelet import OptionalCalls
 from tessera.core.deviceplugin.containerresponse import ContainerMount, ContainerResponse
 from tessera.core.deviceplugin.offers.modeloffers import ModelOffer, allocated_revisions, mount_path, path_variable
 from tessera.core.deviceplugin.offers.prefer import PreferenceRequest
-from tessera.core.storage.models.cacheplan import ModelOnDisk
+from tessera.core.storage.models.cachedmodels import ModelOnDisk
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.errors import InvalidInput, Unavailable, shown
 
