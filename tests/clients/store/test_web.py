@@ -3,21 +3,23 @@
 import re
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from conformance.storesuite import StoreSuite
 from harness.serving import served
-from tessera.clients.store import ObjectStore, Temporary, open_store, web
+from tessera.clients.store import ObjectStore, Refused, open_store, web
 from tessera.clients.store.web import WebStore
+
+T = TypeVar("T")
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -49,11 +51,29 @@ def test_sizes_of_files_are_requested_side_by_side(tmp_path: Path) -> None:
         assert store.requests == 1 + 8
 
 
-class Slow(Quiet):
-    """Index pages of a folder each, without an end, and sizes, each of which takes its time of a clock."""
+class Tree(NamedTuple):
+    """A folder of a web server: how many files it has, and its folders."""
 
-    clock: ClassVar = [0.0]
-    page_s = size_s = 0.0
+    files: int
+    folders: tuple["Tree", ...] = ()
+
+    @property
+    def all_files(self) -> int:
+        """Files in it and below."""
+        return self.files + sum(each.all_files for each in self.folders)
+
+    @property
+    def all_folders(self) -> int:
+        """It, and the folders below."""
+        return 1 + sum(each.all_folders for each in self.folders)
+
+
+class Slow(Quiet):
+    """Index pages of a tree, or without an end, and sizes, each of which takes its time of a clock."""
+
+    clock = page_s = size_s = 0.0
+    tree: ClassVar[Tree | None] = None
+    """None: each folder has a file and a folder."""
     lock = threading.Lock()
 
     def send_index(self, links: list[str]) -> None:
@@ -65,44 +85,100 @@ class Slow(Quiet):
 
     def do_GET(self) -> None:
         with self.lock:
-            self.clock[0] += self.page_s
-        self.send_index(["d/"] if self.path.startswith("/deep/") else [str(each) for each in range(500)])
+            Slow.clock += self.page_s
+        tree = self.tree or Tree(1, (Tree(0),))
+        for each in self.path.strip("/").split("/")[1:] if self.tree is not None else ():
+            tree = tree.folders[int(each)]
+        files = [f"f{number}" for number in range(tree.files)]
+        self.send_index(["../", "?C=N", *files, *(f"{number}/" for number in range(len(tree.folders)))])
 
     def do_HEAD(self) -> None:
         with self.lock:
-            self.clock[0] += self.size_s
+            Slow.clock += self.size_s
         self.send_response(200)
         self.send_header("Content-Length", "1")
         self.end_headers()
 
 
-@pytest.mark.parametrize(
-    ("top", "page_s", "size_s", "found"),
-    [
-        ("deep", 0.4, 0.0, "fewer than 100 links in 36 s"),
-        ("deep", 3.0, 0.0, "fewer than 100 links in 36 s"),
-        ("flat", 40.0, 0.4, "fewer than 100 sizes of files in 36 s"),
-        ("flat", 40.0, 3.0, "fewer than 100 sizes of files in 36 s"),
-        ("flat", 40.0, 0.3, ""),
-    ],
-)
-def test_a_listing_without_progress_is_given_up(
-    top: str, page_s: float, size_s: float, found: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(Slow, "clock", clock)
-    monkeypatch.setattr(Slow, "page_s", page_s)
-    monkeypatch.setattr(Slow, "size_s", size_s)
+@pytest.fixture(scope="module")
+def slow() -> Iterator[str]:
+    """Return the address of a slow server."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
     server.daemon_threads = True
-    address = f"http://127.0.0.1:{server.server_port}/{top}/"
-    with served(server), closing(WebStore(address, now=lambda: clock[0])) as store:
-        if not found:
-            assert len(store.objects()) == 500
-            return
-        with pytest.raises(Temporary, match=found):
-            store.objects()
-        assert top == "flat" or clock[0] < 36 + 2 * page_s
+    with served(server):
+        yield f"http://127.0.0.1:{server.server_port}/m/"
+
+
+@contextmanager
+def listing(address: str, tree: Tree | None, page_s: float, size_s: float) -> Iterator[WebStore]:
+    Slow.clock, Slow.tree, Slow.page_s, Slow.size_s = 0.0, tree, page_s, size_s
+    with closing(WebStore(address, now=lambda: Slow.clock)) as store:
+        yield store
+
+
+TREES = st.recursive(
+    st.integers(0, 3).map(Tree),
+    lambda each: st.builds(Tree, st.integers(0, 3), st.lists(each, max_size=4).map(tuple)),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=50)
+@given(TREES, st.sampled_from([0.01, 1.0, 5.0, 40.0]), st.sampled_from([0.01, 1.0, 5.0, 40.0]))
+@example(Tree(0, (Tree(1),) * 40), 1.0, 0.01)
+@example(Tree(0, (Tree(0),) * 100), 5.0, 0.01)
+@example(Tree(60), 40.0, 5.0)
+def test_a_tree_of_any_shape_is_listed_however_long_it_takes_until_a_day(
+    slow: str, tree: Tree, page_s: float, size_s: float
+) -> None:
+    with listing(slow, tree, page_s, size_s) as store:
+        assert len(store.objects()) == tree.all_files
+        assert store.requests == tree.all_folders + tree.all_files
+    assert Slow.clock == pytest.approx(tree.all_folders * page_s + tree.all_files * size_s)
+
+
+ENDLESS = {
+    "folders in folders, at once": (None, 0.0, 0.0, "more than 10,000 folders", 50),
+    "folders in folders, slowly": (None, 2000.0, 0.0, "within a day", 44),
+    "files that take all day": (Tree(60), 0.0, 2000.0, "within a day", 44),
+    "pages that take most of the day, then files": (Tree(60, (Tree(0),) * 40), 2000.0, 2000.0, "within a day", 44),
+}
+
+
+@pytest.mark.parametrize("case", ENDLESS)
+def test_a_listing_that_goes_on_is_refused_by_its_folders_or_after_a_day(
+    case: str, slow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, page_s, size_s, found, most = ENDLESS[case]
+    monkeypatch.setattr(web, "_FOLDERS", 50)
+    with listing(slow, tree, page_s, size_s) as store, pytest.raises(Refused, match=found):
+        store.objects()
+    assert most <= store.requests < most + 16, "16 sizes are requested at once"
+
+
+@pytest.mark.parametrize("tree", [Tree(9), Tree(0, (Tree(0),) * 9)], ids=["files", "folders"])
+def test_more_files_or_folders_than_a_model_has_are_refused_without_a_look_at_them(
+    tree: Tree, slow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "_FILES", 8)
+    with listing(slow, tree, 0.0, 0.0) as store, pytest.raises(Refused, match="a million files"):
+        store.objects()
+    assert store.requests == 1
+
+
+def test_each_page_and_each_size_is_waited_for_since_it_was_requested(slow: str) -> None:
+    """So that one which does not come is given up by the patience of the retry, whatever the others took."""
+    found = list[float]()
+
+    def retry(request: Callable[[], T], since: float) -> T:
+        found.append(since)
+        return request()
+
+    with listing(slow, Tree(40, (Tree(0),) * 3), 100.0, 1.0) as store:
+        store.objects(retry)
+    assert found[:4] == [0.0, 100.0, 200.0, 300.0]
+    assert len(found) == 44
+    assert all(400 + number - 16 <= since <= 400 + number for number, since in enumerate(sorted(found[4:])))
 
 
 def index(page: str) -> list[str]:

@@ -231,7 +231,7 @@ def _checksum(row: "ET.Element") -> str:
 
 
 def _parse(content: bytes) -> "ET.Element":
-    if b"<!" in content:
+    if b"<!" in content or b"\0" in content:  # which UTF-16 would hide it behind
         raise Refused("a listing with a document type, which Azure does not send")
     try:
         page = ET.fromstring(content)  # noqa: S314 - documents with a type were refused

@@ -1,6 +1,5 @@
 """Listings that come in pages: each names the next one, and none may come twice."""
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,7 +8,7 @@ from typing import Protocol, TypeVar
 from tessera.clients.store.protocol import Refused, Retry, Temporary, once
 from tessera.core.storage.retries import Patience
 
-__all__ = ["ListingPace", "all_pages"]
+__all__ = ["all_pages", "refuse_long"]
 
 _MOST_BYTES = 2**30
 """Of rows: about 2.8 million objects with names of 40 characters, for which a process had 1,052 MiB at its peak."""
@@ -17,8 +16,10 @@ _ROW_BYTES = 336
 """What a row takes beside its name, as measured with an ETag that is an MD5."""
 _PAGE_BYTES = 64 * 1024
 """What a page counts at least, so that there are at most 16,384 of them."""
-_PACE_ROWS, _PACE_S = 1000, Patience().give_up_s
-"""At least so many rows in this time: one page of S3, which usually takes less than a second."""
+_PROGRESS_S = Patience().give_up_s
+"""Without a row for so long a listing is given up."""
+_LONGEST_S = 24 * 3600.0
+"""Of a whole listing: 16,384 pages of a bucket, or 10,000 folders of a web server, take less at 5 s each."""
 
 
 class _Named(Protocol):
@@ -29,37 +30,15 @@ class _Named(Protocol):
 _Row = TypeVar("_Row", bound=_Named)
 
 
-class ListingPace:
-    """Refuses a listing that is too slow: fewer than `rows` in 36 s. Thread-safe.
+def refuse_long(elapsed_s: float) -> None:
+    """Refuse a listing that goes on although it has taken a day: what it brings has no end, or comes too slowly.
 
-    Args:
-        rows: how many count as progress.
-        of: what the rows are, for the error.
-        now: seconds of a monotonic clock.
+    Raises:
+        Refused: it has.
 
     """
-
-    def __init__(self, rows: int, of: str, now: Callable[[], float]) -> None:
-        self._rows, self._of, self._now = rows, of, now
-        self._lock = threading.Lock()
-        self._recent = 0
-        self.progress_s = now()
-        """When so many rows had come last."""
-
-    def count(self, rows: int) -> None:
-        """Note that rows came, and that there are more.
-
-        Raises:
-            Temporary: it is too slow.
-
-        """
-        with self._lock:
-            self._recent += rows
-            now_s = self._now()
-            if self._recent >= self._rows:
-                self.progress_s, self._recent = now_s, 0
-            elif now_s - self.progress_s >= _PACE_S:
-                raise Temporary(f"the listing brought fewer than {self._rows:,} {self._of} in {_PACE_S:.0f} s")
+    if elapsed_s >= _LONGEST_S:
+        raise Refused("the listing has not ended within a day", fix="name a folder of the model, or a faster server")
 
 
 def all_pages(
@@ -72,19 +51,19 @@ def all_pages(
     Args:
         read: returns the rows of a page by its token, which is empty for the first one, and the token of the next
             page; None after the last one.
-        retry: reads each page; what came before is kept. The last progress is when a thousand rows had come.
+        retry: reads each page; what came before is kept. The last progress is the last page that had rows.
         now: seconds of a monotonic clock.
 
     Raises:
-        Temporary: the pages repeat, so that there is no last one, or fewer than a thousand rows came in 36 s.
-        Refused: the rows take more than a GiB of memory, or come in more than 16,384 pages.
+        Temporary: the pages repeat, so that there is no last one, or no row came in 36 s.
+        Refused: the rows take more than a GiB of memory, come in more than 16,384 pages, or take a day.
 
     """
     found: list[_Row] = []
     token, known, first, row_bytes = "", {""}, set[str](), 0
-    pace = ListingPace(_PACE_ROWS, "objects", now)
+    begun_s = progress_s = now()
     while True:
-        rows, following = retry(partial(read, token), pace.progress_s)
+        rows, following = retry(partial(read, token), progress_s)
         if rows and rows[0].path in first:
             break
         first.update(each.path for each in rows[:1])
@@ -99,5 +78,10 @@ def all_pages(
             break
         known.add(following)
         token = following
-        pace.count(len(rows))
+        now_s = now()
+        if rows:
+            progress_s = now_s
+        elif now_s - progress_s >= _PROGRESS_S:
+            raise Temporary(f"the listing brought no object in {_PROGRESS_S:.0f} s")
+        refuse_long(now_s - begun_s)
     raise Temporary("the listing does not end: its pages repeat")

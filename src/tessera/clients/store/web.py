@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import count
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from tessera.clients.store.http1 import Endpoint, Response, request_of
-from tessera.clients.store.pages import ListingPace
+from tessera.clients.store.pages import refuse_long
 from tessera.clients.store.pipelines import pipelined
 from tessera.clients.store.protocol import Contents, Refused, Retry, Temporary, once
 from tessera.clients.store.ranges import condition, read_range
@@ -20,15 +19,14 @@ __all__ = ["WebStore"]
 
 _ANCHOR = re.compile(r"<a\s", re.IGNORECASE)
 _HREF = re.compile(r"""href\s*=\s*["']([^"'<>]+)["']""", re.IGNORECASE)
-_FOLDERS = 10_000
+_FILES, _FOLDERS = 1_000_000, 10_000
 _HEADS = 16
 """Files whose sizes are requested at once."""
 _MOST_SEARCHED = 2**16
 """Characters of an index page at once: meanwhile no other thread runs. An anchor is read no further."""
-_PACE_ROWS = 100
-"""Less than for buckets, whose pages have a thousand objects: here each folder is a page, and each size a request."""
 _REDIRECT = 300
 _SIZE = re.compile(r"[0-9]{1,15}")
+_TOO_MANY = f"more than {_FOLDERS:,} folders or a million files: not the index of a model"
 
 
 def _hrefs(page: str) -> Iterator[str]:
@@ -80,39 +78,32 @@ class WebStore:
         """Return the files; their sizes and ETags are requested one by one, several at a time.
 
         Args:
-            retry: requests each index page, and each size; what came before is kept. The last progress is when a
-                hundred links, or sizes, had come.
+            retry: requests each index page, and each size, for which patience begins when it is requested: each is
+                progress, as a folder is read once. What came before is kept.
 
         Raises:
-            Temporary: fewer than a hundred links, or sizes, came in 36 s, and there are more.
-            Refused: an answer makes no sense, or there are too many.
+            Temporary: a page or a size did not come.
+            Refused: an answer makes no sense, there are too many, or they take a day.
 
         """
         if not self._top.endswith("/"):
             return (self._object(self._top, unquote(self._top.rpartition("/")[2])),)
+        begun_s, read = self._now(), 0
         paths: list[str] = []
-        folders, known, read, pace = [self._top], {self._top}, 0, ListingPace(_PACE_ROWS, "links", self._now)
+        folders, known = [self._top], {self._top}
         while folders:
-            folder, read, before = folders.pop(), read + 1, len(known)
-            for link in retry(partial(self._links, folder), pace.progress_s):
-                if link in known:
-                    continue
-                known.add(link)
-                (folders if link.endswith("/") else paths).append(link)
-            if len(known) > _FOLDERS * 100 or read + len(folders) > _FOLDERS:
-                raise Refused("more than 10,000 folders or a million files: not the index of a model")
-            if folders:
-                pace.count(len(known) - before)
-        return self._objects(paths, retry)
-
-    def _objects(self, paths: list[str], retry: Retry) -> tuple[StoredObject, ...]:
-        pace, left = ListingPace(_PACE_ROWS, "sizes of files", self._now), count(len(paths) - 1, -1)
+            refuse_long(self._now() - begun_s)
+            folder, read = folders.pop(), read + 1
+            for link in retry(partial(self._links, folder), self._now()):
+                if link not in known:
+                    known.add(link)
+                    (folders if link.endswith("/") else paths).append(link)
+            if len(known) > _FILES or read + len(folders) > _FOLDERS:
+                raise Refused(_TOO_MANY)
 
         def sized(path: str) -> StoredObject:
-            found = retry(partial(self._object, path, unquote(path.removeprefix(self._top))), pace.progress_s)
-            if next(left):
-                pace.count(1)
-            return found
+            refuse_long(self._now() - begun_s)
+            return retry(partial(self._object, path, unquote(path.removeprefix(self._top))), self._now())
 
         # Not more at once: it is a server that others use, too.
         threads = ThreadPoolExecutor(_HEADS)
@@ -139,6 +130,8 @@ class WebStore:
             path = quote(unquote(target.path), safe="/-_.~")
             if target.netloc == "index" and not target.query and path.startswith(folder) and path != folder:
                 found.append(path)
+            if len(found) > _FILES:  # a page of 64 MiB may have six million
+                raise Refused(_TOO_MANY)
         return found
 
     def _object(self, path: str, name: str) -> StoredObject:
