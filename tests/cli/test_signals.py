@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -29,3 +31,39 @@ def test_a_signal_calls_what_stops_the_process(number: signal.Signals) -> None:
         await stopped.wait()
 
     asyncio.run(run())
+
+
+HANGING = """
+import asyncio, threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tessera.cli import signals
+from tessera.cli.processes.agent import _run as agent
+from tessera.cli.processes.disk_agent import _run as disk_agent
+
+signals._END_S = 0.1
+NOWHERE = Path("/no/kubeconfig")
+
+async def nothing():
+    with signals.ending_in_time():
+        pass
+
+async def main():
+    for threads in (None, ThreadPoolExecutor()):
+        asyncio.get_running_loop().run_in_executor(threads, threading.Event().wait)
+    await {process}
+
+print("began", flush=True)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("process", "code"),
+    [("nothing()", 0), ("agent(None, (), NOWHERE, (None, None))", 1), ("disk_agent(None, None, NOWHERE, None)", 1)],
+    ids=["done", "agent-failed", "disk-agent-failed"],
+)
+def test_a_process_ends_in_time_though_its_threads_hang(process: str, code: int) -> None:
+    program = HANGING.format(process=process)
+    ended = subprocess.run((sys.executable, "-c", program), capture_output=True, text=True, check=False, timeout=120)
+    assert (ended.stdout, ended.returncode) == ("began\n", code), ended.stderr

@@ -1,16 +1,20 @@
-"""SIGTERM and SIGINT, which end a process in an orderly way."""
+"""SIGTERM and SIGINT, which end a process in an orderly way, and in time."""
 
 import asyncio
+import contextlib
+import os
 import signal
-from collections.abc import Callable, Coroutine
+import threading
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import click
 
-__all__ = ["INTERRUPTED", "cancel_on_signal", "ended_or_interrupted", "on_signal"]
+__all__ = ["INTERRUPTED", "cancel_on_signal", "ended_or_interrupted", "ending_in_time", "on_signal"]
 
 INTERRUPTED = 130
 """Exit code after SIGINT."""
+_END_S = 5.0
 
 
 def on_signal(stop: Callable[[], object]) -> None:
@@ -25,6 +29,22 @@ def cancel_on_signal() -> None:
     task = asyncio.current_task()
     assert task is not None
     on_signal(task.cancel)
+
+
+@contextlib.contextmanager
+def ending_in_time() -> Iterator[None]:
+    """End the process within 5 s of what is done within, whose end is that of the process.
+
+    Python waits for all threads, also for those that hang, as on a disk that does not answer.
+    """
+    code = 1
+    try:
+        yield
+        code = 0
+    finally:
+        timer = threading.Timer(_END_S, os._exit, (code,))
+        timer.daemon = True
+        timer.start()
 
 
 def ended_or_interrupted(work: Coroutine[Any, Any, int], interrupted: Callable[[], Coroutine[Any, Any, int]]) -> int:

@@ -23,7 +23,7 @@ from tessera.cli.options import Number, Seconds, WholeNumber, health_option, kub
 from tessera.cli.processes.logoptions import log_options
 from tessera.cli.processes.metricsoptions import metrics_options, metrics_port
 from tessera.cli.processes.peeroptions import peer_options, peer_service
-from tessera.cli.signals import cancel_on_signal
+from tessera.cli.signals import cancel_on_signal, ending_in_time
 from tessera.clients.gpu import NvmlDriver
 from tessera.clients.kube import HttpKube, Kube
 from tessera.clients.runtime import CONTAINERD, CriRuntime, Runtime
@@ -233,19 +233,20 @@ async def _run(
 ) -> None:
     """Run until SIGTERM or SIGINT; the ports are those for probes and for metrics."""
     cancel_on_signal()
-    async with HttpKube.connect(kubeconfig) as kube:
-        driver = await NvmlDriver.open()
-        one = Agent(settings, driver, kube, storage_loops(settings.node, kube, *storage))
-        try:
+    with ending_in_time():
+        async with HttpKube.connect(kubeconfig) as kube:
+            driver = await NvmlDriver.open()
+            one = Agent(settings, driver, kube, storage_loops(settings.node, kube, *storage))
+            try:
 
-            def metrics() -> bytes:
-                return one.measures.render() + one.exporter.render()
+                def metrics() -> bytes:
+                    return one.measures.render() + one.exporter.render()
 
-            with contextlib.suppress(asyncio.CancelledError):
-                async with (
-                    serving_probes(ports[0], one.waiting_for),
-                    serving_metrics(ports[1], metrics, one.exporter.report),
-                ):
-                    await one.run()
-        finally:
-            await driver.close()
+                with contextlib.suppress(asyncio.CancelledError):
+                    async with (
+                        serving_probes(ports[0], one.waiting_for),
+                        serving_metrics(ports[1], metrics, one.exporter.report),
+                    ):
+                        await one.run()
+            finally:
+                await driver.close()

@@ -10,7 +10,7 @@ import click
 from tessera.agent.storage.disks.keeper import DisksKeeper, KeeperSettings
 from tessera.cli.options import Seconds, WholeNumber, health_option, kubeconfig_option
 from tessera.cli.processes.logoptions import log_options
-from tessera.cli.signals import cancel_on_signal
+from tessera.cli.signals import cancel_on_signal, ending_in_time
 from tessera.cli.storage.diskoptions import GivenDisks, client_of, disk_options, spec_of
 from tessera.clients.disks import Disks
 from tessera.clients.kube import HttpKube
@@ -101,8 +101,9 @@ def disk_agent(client: Disks | None, /, **given: Unpack[_Given]) -> None:
 async def _run(settings: KeeperSettings, disks: Disks, kubeconfig: Path | None, health_port: int | None) -> None:
     """Run until SIGTERM or SIGINT."""
     cancel_on_signal()
-    async with HttpKube.connect(kubeconfig) as kube:
-        keeper = DisksKeeper(settings, disks, kube)
-        with contextlib.suppress(asyncio.CancelledError):
-            async with serving_probes(health_port, keeper.waiting_for):
-                await keeper.run()
+    with ending_in_time():
+        async with HttpKube.connect(kubeconfig) as kube:
+            keeper = DisksKeeper(settings, disks, kube)
+            with contextlib.suppress(asyncio.CancelledError):
+                async with serving_probes(health_port, keeper.waiting_for):
+                    await keeper.run()
