@@ -300,13 +300,14 @@ async def test_each_error_of_the_disk_in_a_fetch_or_a_rollback_names_its_path_on
     model = msgspec.structs.replace(LARGE, revision=revision if is_rollback else "")
 
     async def opened(_model: DesiredModel) -> OpenedSource:
+        assert not is_rollback, "the revision is on the disk"
         return OpenedSource(MemoryStore({"a": b"2"}))
 
     reasons, has_failed = set[str](), True
     fetches = Fetches(disk=disk, open_source=opened, now_s=lambda: 2.0, wake=lambda: None, log=logger())
     failing = 0
     while has_failed:
-        failing += 7  # each seventh, as a fetch has hundreds
+        failing += 1 if is_rollback else 7  # a fetch has hundreds
         looks = Looks(host, failing, errno.EIO, (*LOOKS, "mkdir", "rename", "replace"))
         with not_killed(), looks.observed():
             fetches.begin(model)
