@@ -33,8 +33,8 @@ def empty_folder(path: Path, *, most_s: float = math.inf) -> None:
         most_s: how long that may take: of a folder that is still written to it takes for ever.
 
     Raises:
-        OSError: something cannot be removed, or was moved meanwhile, or is another file system: the first error. After
-            an error the rest is removed, until there are 256.
+        OSError: something cannot be removed, or was moved meanwhile, or has something mounted at it: the first error.
+            After an error the rest is removed, until there are 256.
         TimeoutError: it took too long; the next call goes on.
 
     """
@@ -74,6 +74,7 @@ class _Emptying:
         self._path = path
         self._until_s = until_s
         self._current = os.open(path, _FOLDER)
+        self._mount = _mount_of(self._current)
         self._device, inode = _identity(self._current)
         self._inodes = array("Q", (inode,))
         """Of the folder, the one in it that is emptied, the one in that ...; none once all is done."""
@@ -118,7 +119,7 @@ class _Emptying:
             level.folders.pop()
             return
         device, inode = _identity(inner)
-        if device != self._device:
+        if (device, _mount_of(inner)) != (self._device, self._mount):
             os.close(inner)
             self._keep(name, OSError(errno.EBUSY, "another file system is mounted there"))
             level.folders.pop()
@@ -213,6 +214,15 @@ class _Emptying:
     def close(self) -> None:
         """Close the folder."""
         os.close(self._current)
+
+
+def _mount_of(folder: int) -> bytes:
+    """Return the number of an open folder's mount: of one file system there may be several, each with its own."""
+    number = os.open(f"/proc/self/fdinfo/{folder}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(number, 4096).partition(b"mnt_id:")[2].partition(b"\n")[0]
+    finally:
+        os.close(number)
 
 
 def _identity(folder: int) -> tuple[int, int]:

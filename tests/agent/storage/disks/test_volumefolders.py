@@ -143,16 +143,19 @@ def test_a_file_system_mounted_at_the_folder_is_not_erased(mount: Path) -> None:
     assert list((mount / "volumes/1").iterdir()) == []
 
 
+@pytest.mark.parametrize("is_same", [False, True], ids=["another", "a folder of the same"])
 def test_a_file_system_mounted_between_the_look_and_the_removal_is_not_erased(
-    mount: Path, monkeypatch: pytest.MonkeyPatch
+    mount: Path, is_same: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (mount / "other").mkdir()
+    what = ("--bind", mount / "other") if is_same else ("-t", "tmpfs", "tmpfs")
     inside = mount / "volumes/0/in"
     inside.mkdir(parents=True)
     real = os.open
 
     def mounting(path: Any, *more: Any, **others: Any) -> int:
-        if str(path) == "in" and not inside.is_mount():
-            subprocess.run(["mount", "-t", "tmpfs", "tmpfs", inside], check=True)
+        if str(path) == "in" and not (inside / "theirs").exists():
+            subprocess.run(["mount", *what, inside], check=True)
             (inside / "theirs").touch()
         return real(path, *more, **others)
 
