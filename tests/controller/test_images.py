@@ -4,10 +4,12 @@ import asyncio
 import datetime as dt
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import product
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from builders.kubeobjects import node
 from harness.awaiting import until_object
@@ -112,16 +114,15 @@ async def test_environments_are_pulled_before_they_are_needed_and_say_on_how_man
         named = await until_object(
             cluster.kube, ENVIRONMENTS, "jupyter", lambda each: each.get("status", {}).get("ready") == 2
         )
-        assert named["status"] == {"nodes": 2, "ready": 2}
+        assert named["status"] == {"nodes": 2, "ready": 2, "image": A}
         # Another image: the nodes get it, and no longer keep the former.
         moved = labeled | {"spec": {"image": B}}
         await cluster.kube.apply(ENVIRONMENTS, moved, manager="test", force=True)
         status = await cluster.status(lambda status: [each["image"] for each in status["images"]] == [B])
         await cluster.status(lambda status: status.get("ready") == 2 and status["images"][0]["nodes"] == 2)
     assert [sorted(each.images) for each in cluster.runtimes.values()] == [[A, B], [A, B], []]
-    alone = await cluster.kube.get(ENVIRONMENTS, "alone")
-    assert alone is not None
-    assert not alone.get("status")
+    found = [await cluster.kube.get(ENVIRONMENTS, each) for each in ("alone", "odd")]
+    assert [each and each.get("status") for each in found] == [{"image": C}, None]
 
 
 async def test_a_tag_that_moves_stays_what_it_was_resolved_to(cluster: Cluster) -> None:
@@ -176,9 +177,7 @@ async def test_an_invalid_spec_reports_why_and_stops_no_other(cluster: Cluster) 
     assert list(status["problems"]) == [{"node": "n2", "reason": "the node is not ready"}]
 
 
-async def test_an_environment_that_cannot_be_read_keeps_its_image_where_it_is_and_others_go_on(
-    cluster: Cluster,
-) -> None:
+async def test_an_environment_that_becomes_invalid_keeps_its_last_image_and_others_go_on(cluster: Cluster) -> None:
     """By a wrong name, and by a field of another version; after a restart of the controller too."""
     await cluster.add(pooled("n1"))
     labels = {"labels": {"warm": "yes"}}
@@ -198,11 +197,53 @@ async def test_an_environment_that_cannot_be_read_keeps_its_image_where_it_is_an
         await cluster.kube.create(ENVIRONMENTS, {"metadata": {"name": "d", **labels}, "spec": {"image": D}})
         await cluster.status(lambda status: status.get("pinned") == 1 and len(status["images"]) == 4)
         assert await runtime.pinned() == {A, B, C, D}
+        invalid = await cluster.kube.get(ENVIRONMENTS, "a")
+        assert invalid is not None
+        assert invalid["status"] == {"nodes": 1, "ready": 1, "image": A}
+        # A valid one has another image, and an invalid one another label: their former images go.
+        await cluster.kube.patch(ENVIRONMENTS, "c", {"spec": {"image": D}})
+        await cluster.kube.patch(ENVIRONMENTS, "b", {"metadata": {"labels": {"warm": None}}})
+        await until_pinned(runtime, {A, D})
         # Readable again, and another: the former one is not kept.
         await cluster.kube.patch(ENVIRONMENTS, "a", {"spec": {"image": C}})
-        await cluster.kube.delete(ENVIRONMENTS, "b")
-        status = await cluster.status(lambda status: len(status["images"]) == 2)
+        await until_pinned(runtime, {C, D})
+        status = await cluster.status(lambda status: status.get("ready") == 1)
         assert [each["image"] for each in status["images"]] == [C, D]
+
+
+async def until_pinned(runtime: MemoryRuntime, images: set[str]) -> None:
+    """Wait until exactly these images are pinned."""
+    async with asyncio.timeout(20):
+        while await runtime.pinned() != images:  # noqa: ASYNC110 (no event)
+            await asyncio.sleep(0.02)
+
+
+def lists(images: list[str], status: Any) -> bool:
+    """Return whether a status has these images, in this order."""
+    return [each["image"] for each in status["images"]] == images
+
+
+async def test_what_cannot_be_read_is_logged_once_however_often_the_controller_looks(cluster: Cluster) -> None:
+    await cluster.add(pooled("n1"))
+    await cluster.kube.create(ENVIRONMENTS, {"metadata": {"name": "e"}, "spec": {"image": "A b"}})
+    await cluster.kube.create(NODE_IMAGES, {"metadata": {"name": "odd"}})
+    await cluster.kube.patch(NODE_IMAGES, "odd", {"status": {"images": "Odd"}}, subresource="status")
+    await cluster.kube.create(IMAGE_WARMUPS, warmup("A b", name="bad"))
+    await cluster.kube.patch(IMAGE_WARMUPS, "bad", {"status": {"nodes": "all"}}, subresource="status")
+    await cluster.kube.create(IMAGE_WARMUPS, warmup(A))
+    with capture_logs() as logs:
+        async with cluster.running():
+            for images in ([A, B], [A], [B]):
+                await cluster.kube.patch(IMAGE_WARMUPS, "servers", {"spec": {"images": images}})
+                await cluster.status(partial(lists, images))
+                await cluster.status(lambda status: status.get("pinned") == 1)
+    assert await cluster.runtimes["n1"].pinned() == {A, B}, "all stay"
+    bad = await cluster.kube.get(IMAGE_WARMUPS, "bad")
+    assert bad is not None
+    assert bad["status"] == {"nodes": "all"}
+    unread = [each["reason"].partition(": ")[0] for each in logs if each["event"] == "object_not_read"]
+    assert sorted(unread) == ["Environment e", "ImageWarmup bad", "NodeImages odd"]
+    assert "image_warmups_not_followed" not in {each["event"] for each in logs}
 
 
 async def test_an_edit_that_is_invalid_unpins_no_image_and_others_go_on(cluster: Cluster) -> None:
@@ -225,12 +266,16 @@ async def test_an_edit_that_is_invalid_unpins_no_image_and_others_go_on(cluster:
         await cluster.kube.create(IMAGE_WARMUPS, warmup("r.example/c:1", name="another"))
         await cluster.status(lambda status: status.get("pinned") == 1, "another")
         assert await runtime.pinned() == {A, B, "r.example/c:1"}
-        # Valid again: what it does not list any more is not kept.
+        # What a valid one does not list any more goes meanwhile, and so do all images of one that is deleted.
+        await cluster.kube.patch(IMAGE_WARMUPS, "another", {"spec": {"images": [A]}})
+        await until_pinned(runtime, {A, B})
         await cluster.kube.delete(IMAGE_WARMUPS, "catalog")
-        await cluster.kube.patch(IMAGE_WARMUPS, "servers", {"spec": {"images": [A]}})
-        async with asyncio.timeout(20):
-            while await runtime.pinned() != {A, "r.example/c:1"}:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until_pinned(runtime, {A})
+        # Valid again: what it does not list any more is not kept.
+        await cluster.kube.patch(IMAGE_WARMUPS, "another", {"spec": {"images": ["r.example/c:1"]}})
+        await until_pinned(runtime, {A, "r.example/c:1"})
+        await cluster.kube.patch(IMAGE_WARMUPS, "servers", {"spec": {"images": [B]}})
+        await until_pinned(runtime, {B, "r.example/c:1"})
 
 
 UNREAD: dict[str, Any] = {"pinned": "Always"}
@@ -240,10 +285,10 @@ UNREAD: dict[str, Any] = {"pinned": "Always"}
 async def test_after_a_pass_a_node_has_the_planned_images_whatever_another_version_wrote() -> None:
     """Each of two images is absent, known or of another version; its ImageWarmup too, or it selects no node.
 
-    One that was never valid has no images in its status.
+    One that was never valid has no images in its status; the status of a "newer" one is of another version too.
     """
     forms, cases = (None, "known", "unread"), 0
-    for rows, warmups in product(product(forms, repeat=2), product((*forms, "elsewhere", "never"), repeat=2)):
+    for rows, warmups in product(product(forms, repeat=2), product((*forms, "elsewhere", "never", "newer"), repeat=2)):
         cases += 1
         cluster = Cluster()
         await cluster.kube.create(NODES, pooled("n1"))
@@ -259,19 +304,19 @@ async def test_after_a_pass_a_node_has_the_planned_images_whatever_another_versi
         await cluster.kube.patch(NODE_IMAGES, "n1", {"status": made["status"]}, subresource="status")
         for image, name, form in zip((A, B, C, D), "abyz", (*warmups, "known", "known"), strict=True):
             away = {"nodeSelector": {"matchLabels": {"pool": "other"}}}
-            more = {"unread": UNREAD, "never": UNREAD, "elsewhere": away}.get(form or "", {})
+            more = {"unread": UNREAD, "never": UNREAD, "newer": UNREAD, "elsewhere": away}.get(form or "", {})
             if form:
                 await cluster.kube.create(IMAGE_WARMUPS, warmup(image, name=name, parallelism={"perNode": 16}, **more))
-            if form == "unread":
-                last = {"status": {"images": [{"image": image}]}}
-                await cluster.kube.patch(IMAGE_WARMUPS, name, last, subresource="status")
+            if last := {"unread": {"image": image}, "newer": {"name": image}}.get(form or ""):
+                await cluster.kube.patch(IMAGE_WARMUPS, name, {"status": {"images": [last]}}, subresource="status")
         async with cluster.running():
             status = await cluster.status(lambda status: bool(status.get("problems")), "y")
         found = await cluster.kube.get(NODE_IMAGES, "n1")
         assert found is not None
         attempts = {each["image"]: each.get("attempt", 0) for each in found["spec"]["images"]}
         pairs = set(zip((A, B), rows, warmups, strict=True))
-        stays = {image for image, row, form in pairs if row and form == "unread"}
+        holding = (*forms, "elsewhere", "never", "newer") if "newer" in warmups else ("unread",)
+        stays = {image for image, row, form in pairs if row and form in holding and form != "known"}
         case = f"{rows}, {warmups}: {found['spec']}, {status}"
         if any(image in stays and row == "unread" for image, row, _ in pairs):  # it cannot be written back
             assert found["spec"]["images"] == former, case
@@ -280,4 +325,4 @@ async def test_after_a_pass_a_node_has_the_planned_images_whatever_another_versi
         turns = {image: 4 for image, _, form in pairs if form == "known"}
         assert attempts == {**dict.fromkeys(stays, 3), **turns, C: 0, D: 1}, case
         assert "state: 'Quarantined'" in status["problems"][-1]["reason"], case
-    assert cases == 9 * 25
+    assert cases == 9 * 36

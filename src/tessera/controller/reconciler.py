@@ -57,7 +57,7 @@ class Reconciler(abc.ABC):
         self._least_s = least_s
         self._log = logger()
         self._complain = RepeatedError(self._log, f"{what}_not_followed")
-        self._complain_once = RepeatedErrors(self._log, f"{what}_not_followed")
+        self._complain_once = RepeatedErrors(self._log, "object_not_read")
         self._kube = kube
         self._nodes = nodes
         self._wakeup = WakeUp()

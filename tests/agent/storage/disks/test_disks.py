@@ -388,6 +388,20 @@ async def test_the_condition_is_written_once_for_what_stays_wrong(mounted: Node)
     assert "no room for 1 volumes" in await node.message()
 
 
+async def test_a_disk_that_is_lost_is_reported_once_without_what_was_wrong_with_volumes(mounted: Node) -> None:
+    node = mounted
+    settings = msgspec.structs.replace(node.settings, volumes=VolumeSpec(count=1, reserved_bytes=10**15))
+    keeper = DisksKeeper(settings, node.disks, node.kube)
+    await keeper.reconcile()
+    assert "no room for 1 volumes" in await node.message()
+    node.disks.remove("nvme1n1")
+    for _ in range(2):
+        await keeper.reconcile()
+    assert "no room" not in await node.message()
+    events = (await node.kube.list(EVENTS)).objects
+    assert [each.get("count", 1) for each in events if each["reason"] == "DiskLost"] == [1]
+
+
 async def test_a_volume_without_room_is_reported_once(mounted: Node) -> None:
     with capture_logs() as logs:
         settings = msgspec.structs.replace(mounted.settings, volumes=VolumeSpec(count=1, reserved_bytes=10**15))

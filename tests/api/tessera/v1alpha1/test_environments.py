@@ -9,6 +9,7 @@ from tessera.api.tessera.v1alpha1.environments import (
     Environment,
     EnvironmentStatus,
     choose_environment,
+    last_valid_environment,
     read_catalog,
     read_environment,
 )
@@ -35,6 +36,17 @@ def test_its_full_image_its_labels_and_where_it_is() -> None:
     found = read_environment(each)
     assert (found.full_image, found.labels) == ("docker.io/library/busybox:latest", {"team": "ml"})
     assert found.status == EnvironmentStatus(nodes=3, ready=2)
+
+
+def test_an_invalid_one_has_the_image_of_its_last_valid_spec_if_its_status_has_one() -> None:
+    invalid = {"metadata": {"name": "e", "labels": {"team": "ml"}}, "spec": {"image": "A b", "gpus": 3}}
+    found = last_valid_environment(invalid | {"status": {"nodes": 3, "image": "busybox"}})
+    assert found is not None
+    assert (found.name, found.labels) == ("e", {"team": "ml"})
+    assert found.full_image == "docker.io/library/busybox:latest"
+    assert found.status == EnvironmentStatus(nodes=3, image="busybox")
+    for status in ({}, {"nodes": 3}, {"image": "A b"}, {"image": 3}, {"image": "busybox", "nodes": "all"}):
+        assert last_valid_environment(invalid | {"status": status}) is None
 
 
 def test_an_image_that_none_can_pull_is_refused() -> None:

@@ -16,11 +16,11 @@ from tessera.api.tessera.v1alpha1.imagewarmups import (
     node_status,
     read_image_warmup,
     read_node_images,
-    retained_images,
+    readable_status,
     unanswered_status,
     warmup_status,
 )
-from tessera.api.tessera.v1alpha1.objects import Metadata, refused_status
+from tessera.api.tessera.v1alpha1.objects import refused_status
 from tessera.core.storage.images.warmup import (
     DesiredImage,
     ImageProblem,
@@ -85,39 +85,6 @@ def test_images_of_selected_environments_come_after_its_own(case: str) -> None:
     both = warmup({"images": ["r.example/j:1"], "environments": selector})
     later = tuple(each for each in want if each != "r.example/j:1")
     assert read_image_warmup(both, frozenset(), ENVIRONMENTS)[1].images == ("r.example/j:1", *later)
-
-
-# Keyed by a sentence: the selector, and whether it keeps the images that it had, for an Environment that is unread.
-UNREAD_SELECTED: dict[str, tuple[dict[str, Any], bool]] = {
-    "all": ({}, True),
-    "the unread one": ({"matchLabels": {"team": "c"}}, True),
-    "others": ({"matchLabels": {"team": "a"}}, False),
-}
-
-
-@pytest.mark.parametrize("case", UNREAD_SELECTED)
-def test_a_warmup_keeps_its_images_while_an_environment_that_it_selects_cannot_be_read(case: str) -> None:
-    selector, keeps = UNREAD_SELECTED[case]
-    before = warmup({"environments": selector}, {"images": [{"image": "r.example/former:1"}]})
-    unread = (Metadata(name="odd", labels={"team": "c"}),)
-    found = read_image_warmup(before, frozenset(), ENVIRONMENTS, unread)[1].images
-    without = read_image_warmup(before, frozenset(), ENVIRONMENTS)[1].images
-    assert found == (*without, *(("r.example/former:1",) if keeps else ()))
-
-
-@pytest.mark.parametrize(
-    ("status", "want"),
-    [
-        ({"images": [{"image": "a"}, {"image": "b"}]}, ("a", "b")),
-        ({}, ()),
-        (None, ()),
-        ({"images": 5}, ()),
-    ],
-)
-def test_of_an_invalid_warmup_the_images_that_its_status_names_are_retained(
-    status: dict[str, Any] | None, want: tuple[str, ...]
-) -> None:
-    assert retained_images({"spec": {"images": 5}, "status": status}) == want
 
 
 def test_more_environments_than_images_that_a_warmup_can_have_are_refused() -> None:
@@ -241,6 +208,18 @@ def test_a_status_names_images_and_problems() -> None:
     status = warmup_status(found, summary, NOW)
     assert msgspec.to_builtins(status.images) == ({"image": "a", "digest": DIGEST, "nodes": 1, "pendingPods": 2},)
     assert (status.problems[0].node, len(status.problems[0].reason)) == ("n1", 512)
+
+
+def test_a_status_that_cannot_be_read_counts_as_none() -> None:
+    for status in ({"images": [{"name": "a"}]}, {"nodes": "all"}, "odd"):
+        each = warmup({"images": ["a"]}) | {"status": status}
+        assert readable_status(each) is None
+        assert read_image_warmup(each) == read_image_warmup(warmup({"images": ["a"]}))
+    invalid = warmup({"images": ["A b"]}) | {"status": {"nodes": 3, "images": [{"image": "r/a:1"}]}}
+    found = readable_status(invalid)
+    assert found is not None
+    assert (found.nodes, [each.image for each in found.images]) == (3, ["r/a:1"])
+    assert readable_status(warmup({})) == ImageWarmupStatus()
 
 
 def test_what_was_found_stays_when_a_warmup_can_no_longer_be_read() -> None:

@@ -383,6 +383,7 @@ OF_NODE = st.builds(
     st.sampled_from([0.0, 130.0, 1e4]),
     st.sampled_from([5, MOST_OF_NODE]),
 )
+@example([warmup(A, per_node=3)], [NodeImages(name="n1", desired=desired_images((B, 0)))], frozenset({B}), 0.0, 5)
 def test_images_of_an_invalid_warmup_stay_pinned_where_they_were_and_only_what_a_valid_one_lists_comes_or_gets_a_turn(
     warmups: list[Warmup], nodes: list[NodeImages], retained: frozenset[str], now_s: float, most: int
 ) -> None:
@@ -401,6 +402,7 @@ def test_images_of_an_invalid_warmup_stay_pinned_where_they_were_and_only_what_a
         listed = dict.fromkeys(image for each in warmups if node.name in each.nodes for image in each.images)
         others = [each for each in listed if each not in stay][: most - len(stay)]
         assert found.keys() == stay.union(others)
+        assert [each for each in found if each in listed] == [each for each in listed if each in found]
         assert all(found[image].pinned or not former[image].pinned for image in stay)
         assert all(found[image] == former[image] for image in stay - listed.keys()), "without another turn"
 
@@ -421,14 +423,18 @@ def test_what_a_valid_warmup_says_of_an_image_counts_whatever_an_invalid_one_had
 def test_of_more_images_than_a_node_may_have_the_last_are_left_out_and_said() -> None:
     names = [[f"r.example/{letter}{number}:1" for number in range(100)] for letter in "xyz"]
     warmups = [warmup(*images, name=str(place)) for place, images in enumerate(names)]
-    node = NodeImages(name="n1", desired=desired_images(("r.example/former:1", 0)))
-    (found,) = plan_warmups(warmups, [node], {}, {}, 0.0).values()
-    assert [each.image for each in found] == [each for images in names for each in images][:MOST_OF_NODE]
-    full = NodeImages(name="n1", desired=found)
-    problems = [summarize_warmup(each, [full], {}).problems for each in warmups]
-    assert problems[:2] == [(), ()]
-    assert {(each.node, each.image) for each in problems[2]} == {("n1", each) for each in names[2][56:72]}
-    assert "at most 256 images" in problems[2][0].reason
+    former = "r.example/former:1"
+    node = NodeImages(name="n1", desired=desired_images((former, 0), (names[2][99], 0)))
+    listed = [each for images in names for each in images]
+    for retained, want in ((), listed[:MOST_OF_NODE]), ((former, names[2][99]), [*listed[:254], names[2][99], former]):
+        (found,) = plan_warmups(warmups, [node], {}, {}, 0.0, retained=retained).values()
+        assert [each.image for each in found] == want
+        full = NodeImages(name="n1", desired=found)
+        problems = [summarize_warmup(each, [full], {}).problems for each in warmups]
+        assert problems[:2] == [(), ()]
+        left_out = [each for each in names[2] if each not in want][:16]
+        assert [(each.node, each.image) for each in problems[2]] == [("n1", each) for each in left_out]
+        assert "at most 256 images" in problems[2][0].reason
 
 
 def is_reported(nodes: dict[str, NodeImages], name: str, image: DesiredImage) -> bool:

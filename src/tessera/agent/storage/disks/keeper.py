@@ -96,10 +96,12 @@ class DisksKeeper:
         except TesseraError as error:
             await self._report("pending", "False", Report(reason="DisksFailed", message=str(error), warning=True))
             raise
-        # 2. Report them.
+        # 2. Report them. While they are not mounted, another is at the path, and nothing is known of the volumes.
+        is_ready = plan.state is DiskState.READY
+        self._notes = self._notes if is_ready else ()
         await self._report(disks_label(plan), *disks_report(plan, self._notes))
-        # 3. Reconcile the volumes, and report what is wrong. While the disks are not mounted, another is at the path.
-        notes = await self._keep_volumes(plan) if plan.state is DiskState.READY else ()
+        # 3. Reconcile the volumes, and report what is wrong.
+        notes = await self._keep_volumes(plan) if is_ready else ()
         self._record.note("volumes", notes)
         if notes != self._notes:
             await self._report(disks_label(plan), *disks_report(plan, notes))

@@ -19,6 +19,7 @@ __all__ = [
     "EnvironmentSpec",
     "EnvironmentStatus",
     "choose_environment",
+    "last_valid_environment",
     "read_catalog",
     "read_environment",
 ]
@@ -50,6 +51,8 @@ class EnvironmentStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     """Nodes for which an ImageWarmup lists its image or selects it; 0 without one."""
     ready: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Those of them that have the image."""
+    image: Annotated[str, msgspec.Meta(max_length=512)] = ""
+    """That of the last valid spec: nodes keep and pull it while the spec is invalid."""
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,22 +87,45 @@ class _Object(msgspec.Struct, frozen=True):
     status: EnvironmentStatus = EnvironmentStatus()
 
 
-def read_environment(config_map: Mapping[str, Any]) -> Environment:
+class _InvalidObject(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    status: EnvironmentStatus = EnvironmentStatus()
+
+
+def read_environment(obj: Mapping[str, Any]) -> Environment:
     """Return an Environment.
 
     Raises:
         InvalidInput: an unknown field, a value of a wrong type or length, or an invalid name of an image.
 
     """
-    found = read_object(KIND, config_map, _Object)
+    found = read_object(KIND, obj, _Object)
     spec = found.spec
-    in_place(f"{subject_of(KIND, config_map)}: spec.image", partial(read_reference, spec.image))
+    in_place(f"{subject_of(KIND, obj)}: spec.image", partial(read_reference, spec.image))
     return Environment(
         name=found.metadata.name,
         image=spec.image,
         description=spec.description,
         tools=spec.tools,
         notebook=spec.notebook,
+        labels=found.metadata.labels,
+        status=found.status,
+    )
+
+
+def last_valid_environment(obj: Mapping[str, Any]) -> Environment | None:
+    """Return an invalid Environment with its last valid image and its labels; None if its status has no such image."""
+    try:
+        found = msgspec.convert(obj, _InvalidObject)
+        read_reference(found.status.image)
+    except (msgspec.ValidationError, InvalidInput):
+        return None
+    return Environment(
+        name=found.metadata.name,
+        image=found.status.image,
+        description="",
+        tools=(),
+        notebook=False,
         labels=found.metadata.labels,
         status=found.status,
     )

@@ -50,7 +50,7 @@ __all__ = [
     "node_status",
     "read_image_warmup",
     "read_node_images",
-    "retained_images",
+    "readable_status",
     "unanswered_status",
     "warmup_status",
 ]
@@ -223,24 +223,21 @@ class _NodeObject(msgspec.Struct, frozen=True):
 
 
 def read_image_warmup(
-    obj: Mapping[str, Any],
-    nodes: frozenset[str] = frozenset(),
-    environments: Sequence[Environment] = (),
-    unread: Sequence[Metadata] = (),
+    obj: Mapping[str, Any], nodes: frozenset[str] = frozenset(), environments: Sequence[Environment] = ()
 ) -> tuple[ImageWarmup, core.Warmup]:
-    """Return an ImageWarmup, parsed. While it selects an Environment that cannot be read, it keeps all images it had.
+    """Return an ImageWarmup, parsed.
 
     Args:
-        obj: the object.
+        obj: the object; a status that this version cannot read counts as none.
         nodes: the nodes that it selects.
         environments: those of the cluster.
-        unread: those that cannot be read.
 
     Raises:
         InvalidInput: an unknown field, a wrong type, an invalid name of an image, an image twice, too many or none.
 
     """
-    found, subject = read_object(IMAGE_WARMUP, obj, ImageWarmup), subject_of(IMAGE_WARMUP, obj)
+    status = readable_status(obj) or ImageWarmupStatus()
+    found, subject = read_object(IMAGE_WARMUP, {**obj, "status": status}, ImageWarmup), subject_of(IMAGE_WARMUP, obj)
     for rule in RULES[ImageWarmupSpec]:
         if not rule.holds(found.spec):
             raise InvalidInput(f"{subject}: spec", found="it has no images", hint=rule.message)
@@ -259,8 +256,6 @@ def read_image_warmup(
         if len(names) > _MOST_IMAGES:
             excess = f"{len(names)} images are more than {_MOST_IMAGES}"
             raise InvalidInput(f"{subject}: spec.environments", found=excess, hint="select fewer environments")
-        if any(term is None or matches(term, one.labels, one.name) for one in unread):
-            names = tuple(dict.fromkeys((*names, *(one.image for one in found.status.images))))[:_MOST_IMAGES]
     return found, core.Warmup(
         name=found.metadata.name,
         images=names,
@@ -274,12 +269,12 @@ def read_image_warmup(
     )
 
 
-def retained_images(obj: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the images that an invalid ImageWarmup listed when it was valid last; none if its status is unreadable."""
+def readable_status(obj: Mapping[str, Any]) -> ImageWarmupStatus | None:
+    """Return the status of an ImageWarmup, which may be invalid; None if this version cannot read it."""
     try:
-        return tuple(one.image for one in msgspec.convert(obj.get("status") or {}, ImageWarmupStatus).images)
+        return msgspec.convert(obj.get("status") or {}, ImageWarmupStatus)
     except msgspec.ValidationError:
-        return ()
+        return None
 
 
 def read_node_images(obj: Mapping[str, Any], *, ready: bool = True) -> core.NodeImages:

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 MOST_OF_NODE = 256
-"""Most images of a node; the last in order are left out."""
+"""Most images of a node; the last in order are left out, but none that it keeps for an invalid warmup."""
 _UNREPORTED_S = 120.0
 """A turn without a report from its node for this long is over: no agent runs there."""
 _LONGEST_S = 3600.0
