@@ -234,14 +234,15 @@ async def test_an_error_of_the_disk_that_passes_leaves_a_model_that_is_fetched_o
 async def test_a_pod_is_refused_with_the_reason_where_the_disk_for_models_hangs(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kubelet has no deadline, and starts no other pod meanwhile."""
+    """The kubelet has no deadline, and starts no other pod meanwhile: of many pods it waits for the first alone."""
     await node.tell(desired(node.put("llama", a=b"1")))
     async with node.running():
         await node.model(has())
-        hangs, real = threading.Event(), os.utime
+        hangs, real, asked = threading.Event(), os.utime, list[str]()
 
         def utime(*arguments: Any, **more: Any) -> None:
             if threading.current_thread().name.startswith("model-mounts"):
+                asked.append(threading.current_thread().name)
                 hangs.wait(PATIENCE_S)
             real(*arguments, **more)
 
@@ -251,6 +252,7 @@ async def test_a_pod_is_refused_with_the_reason_where_the_disk_for_models_hangs(
             for name in ("p", "q", "r", "s", "t"):  # more than threads
                 with pytest.raises(Conflict, match="the disk for models has not answered in"):
                     await node.start(name)
+        assert len(asked) == 1
         hangs.set()
         assert mounted(await node.start("after")) == b"1"
 

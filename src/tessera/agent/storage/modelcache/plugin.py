@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from tessera.agent.deviceplugin.offers.listed import ListedResource
 from tessera.agent.storage.modelcache.disk import ModelDisk
@@ -52,7 +52,7 @@ class OfferedModel(ListedResource[ModelOffer]):
 
         Raises:
             InvalidInput: a device that is not listed.
-            Unavailable: the revision is not on the disk, or damaged, or the disk does not answer in 10 s.
+            Unavailable: the revision is not on the disk, or damaged, or the disk does not answer.
 
         """
         with self._call(ids):
@@ -64,15 +64,7 @@ class OfferedModel(ListedResource[ModelOffer]):
                     found=("none" if unknown is None else shown(unknown)) + " is not offered",
                     hint="name one that the kubelet was offered",
                 )
-            try:
-                async with asyncio.timeout(_ANSWER_S):
-                    return await self._respond(self.resource.name, ids[0])
-            except TimeoutError:
-                raise Unavailable(
-                    f"resource {self.resource.name}",
-                    found=f"the disk for models has not answered in {_ANSWER_S:.0f} s",
-                    hint="see the kernel's log of the node for what its disk does, then recreate the pod",
-                ) from None
+            return await self._respond(self.resource.name, ids[0])
 
     async def pre_start(self, ids: tuple[str, ...]) -> None:
         """Do nothing."""
@@ -92,15 +84,31 @@ class ModelResponses:
         self._on_disk = on_disk
         # Threads that hang take none from the rest of the agent.
         self._threads = ThreadPoolExecutor(_THREADS, "model-mounts")
+        self._begun: dict[Future[ContainerResponse], float] = {}
+        """When each answer that is still awaited of the disk began, on the loop's clock."""
 
     async def respond(self, resource: str, device: str) -> ContainerResponse:
         """Return the mount that a container gets with a device; the agent goes on where the disk is slow.
 
         Raises:
-            Unavailable: its revision is not on the disk, or damaged.
+            Unavailable: its revision is not on the disk, or damaged, or the disk does not answer within 10 s of the
+                first request that it has not answered: while it hangs, further ones are refused at once.
 
         """
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._respond, resource, device)
+        now_s = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout_at(min([now_s, *self._begun.values()]) + _ANSWER_S):
+                await asyncio.sleep(0)  # ends it at once where the disk hangs already
+                answer = self._threads.submit(self._respond, resource, device)
+                self._begun[answer] = now_s
+                answer.add_done_callback(self._begun.pop)
+                return await asyncio.wrap_future(answer)
+        except TimeoutError:
+            raise Unavailable(
+                f"resource {resource}",
+                found=f"the disk for models has not answered in {_ANSWER_S:.0f} s",
+                hint="see the kernel's log of the node for what its disk does, then recreate the pod",
+            ) from None
 
     def _respond(self, resource: str, device: str) -> ContainerResponse:
         name = resource.removeprefix(MODEL_RESOURCE)
