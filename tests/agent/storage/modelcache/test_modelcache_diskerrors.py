@@ -286,6 +286,19 @@ async def test_a_packed_model_that_is_fetched_once_stays_where_its_image_cannot_
         assert (found.revision, found.reason) == (first, "")
 
 
+async def test_a_fetch_that_fails_says_why_also_while_the_image_on_the_disk_cannot_be_mounted(node: Node) -> None:
+    await node.tell(desired(node.put("llama", a=b"1" * 5000), interval_s=60, pack="Always"))
+    async with node.running(ModelDisk(node.folder, most_percent=99, images=MemoryErofsMounts())):
+        await node.model(has())
+    (node.bucket / "llama").rename(node.bucket / "away")
+    rebooted = MemoryErofsMounts()
+    rebooted.refusal = "no free loop device"
+    async with node.running(ModelDisk(node.folder, most_percent=99, images=rebooted)):
+        await node.model(lambda each: each.state == "Failed" and "is not mounted" in each.reason)
+        node.now_s += 61
+        await node.model(lambda each: each.state == "Failed" and f"{node.bucket / 'llama'}: " in each.reason)
+
+
 async def test_the_agent_goes_on_while_the_disk_for_models_is_slow(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """One loop serves the models' and the GPUs' pods."""
     await node.tell(desired(node.put("llama", a=b"1")))

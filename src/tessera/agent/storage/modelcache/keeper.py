@@ -410,16 +410,16 @@ class ModelKeeper:
             facts = await asyncio.to_thread(self._disk.facts, name, revision) if revision else RevisionFacts()
             on_disk = self._found.get(name, _ABSENT).on_disk
             report = self._fetches.report(name)
-            failure = (
-                unknown.get(name) or self._refusals.failed.get(name) or unreadable_reason(self._desired[name], on_disk)
-            )
+            failure = unknown.get(name) or self._refusals.failed.get(name)
+            unreadable = unreadable_reason(self._desired[name], on_disk)
             more = {
-                "state": "Failed" if failure and report.state != "Fetching" else report.state,
+                "state": "Failed" if (failure or unreadable) and report.state != "Fetching" else report.state,
                 "revision": revision,
                 "containers": containers[name],
                 "verified_s": on_disk.verification(revision).at_s,
                 "reason": failure
                 or report.reason
+                or unreadable
                 or withheld_reason(self._desired[name], on_disk)
                 or next(iter(on_disk.unreadable.values()), "")
                 or self._refusals.remaining.get(name, ""),
