@@ -182,10 +182,11 @@ async def test_a_pod_that_was_mistaken_for_another_kind_is_in_nobodys_way(
 async def test_a_pod_that_ran_and_was_mistaken_for_another_kind_since_never_starts_with_that(
     node: Node, *, restart: bool
 ) -> None:
-    """The kubelet lost its record while the pod's container was down, and admitted it again as another was bound."""
+    """The kubelet lost its record while a job's container was down, and admitted it again as another was bound."""
     pairs = (facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY)
     await node.offer(*pairs)
     node.assign("a", 4, share(0, 4096))
+    node.pods["default", "a"]["spec"]["restartPolicy"] = "OnFailure"
     await node.run("a", NEED, 4)
     status = {"phase": "Running", "containerStatuses": [{"name": "main", "containerID": "containerd://1"}]}
     node.pods["default", "a"] = node.watched["default", "a"] = {**node.pods["default", "a"], "status": status}
@@ -235,10 +236,11 @@ async def test_a_container_that_was_started_keeps_what_it_has_though_its_answer_
 async def test_a_pod_that_ran_starts_with_what_it_is_answered_when_it_is_admitted_again(
     node: Node, *, paused: bool
 ) -> None:
-    """The kubelet lost its record while the pod's container was down, and the answer was another's of the same size."""
+    """The kubelet lost its record while a job's container was down, and the answer was another's of the same size."""
     units = 4 if paused else 12  # what a pod with processes had counts until its container starts
     await node.offer((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY))
     node.assign("a", units, share(0, 1024 * units))
+    node.pods["default", "a"]["spec"]["restartPolicy"] = "OnFailure"
     await node.run("a", NEED, units)
     status = {"phase": "Running", "containerStatuses": [{"name": "main", "containerID": "containerd://1"}]}
     node.pods["default", "a"] = node.watched["default", "a"] = {**node.pods["default", "a"], "status": status}

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import itertools
 import random
+from typing import NamedTuple
 
 import pytest
 
@@ -26,6 +27,8 @@ GPUS = 3
 GIB = 15
 """Of each."""
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+INIT_PHASES = ["Pending", "Running"]
+"""Of a pod whose init container runs: what a kubelet reports, and what it reported of a former sandbox."""
 
 
 def process(node: Node, uid: str, container: str, command: str) -> None:
@@ -92,6 +95,68 @@ async def test_who_is_admitted_again_starts_with_a_share_that_nobody_uses(
         memory[uuid] = memory.get(uuid, 0) + size
     assert all(each <= GIB for each in memory.values())
     assert node.plugins.gate.refusals.double_allocations() == ()
+
+
+@pytest.mark.parametrize("how", ["envvar", "volume-mounts"])
+@pytest.mark.parametrize("seed", range(12))
+async def test_in_the_order_of_the_kubelet_each_pod_has_its_own_share(node: Node, seed: int, how: ListStrategy) -> None:
+    """It admits the oldest pod first, and a pod's containers in their order; some wait for their image, some crashed.
+
+    Of equal pods with init containers none is told the share of another, which it could not exchange.
+    """
+    rng = random.Random(seed)
+    await node.offer(
+        *((facts(index, "T4"), MEMORY) for index in range(GPUS)), how=PluginOptions(list_strategies=(how,))
+    )
+    lives, used = list[Life](), dict[int, int]()
+    for number in range(rng.randrange(4, 10)):
+        initial, gpu = rng.random() < 0.6, rng.randrange(GPUS)
+        state = rng.choice(("waits", "runs", "crashed", "init")[: 4 if initial else 3])
+        life = Life(f"p{9 - number}", rng.choice((4, 5)), state, ("init", "main") if initial else ("main",))
+        used[gpu] = used.get(gpu, 0) + life.size
+        if used[gpu] <= GIB:
+            lives.append(life)
+            node.assign(life.name, life.size, share(gpu, life.size << 10))
+            node.pods["default", life.name]["metadata"]["creationTimestamp"] = f"2026-01-31T12:00:0{number}Z"
+            await begin(node, life, rng.choice(INIT_PHASES))
+    node.kubelet.lose_record()
+    for life in lives:
+        ran = {"runs": "main", "init": "init"}.get(life.state)
+        await admit_all(node, life.name, life.size, *(each for each in life.containers if each != ran))
+        if rng.random() < 0.3:
+            await node.plugins._clean_up()
+    for life in lives:
+        for container in {"runs": (), "init": ("main",)}.get(life.state, life.containers):
+            answer = await node.kubelet.create("default", life.name, container)
+            assert facts(node.assigned(life.name)[0]["gpu"], "T4").uuid in str(answer)
+    assert node.plugins.gate.refusals.blocked_pods() == {}
+    assert node.plugins.gate.refusals.double_allocations() == ()
+
+
+class Life(NamedTuple):
+    """A pod when the kubelet loses its record."""
+
+    name: str
+    size: int
+    state: str
+    """waits (for its image), init (that container runs), runs, crashed."""
+    containers: tuple[str, ...]
+
+
+async def begin(node: Node, life: Life, phase: str) -> None:
+    """Bring a pod to its state; while its init container runs it has this phase."""
+    if "init" in life.containers:
+        add_init(node, life.name)
+    await admit_all(node, life.name, life.size, *life.containers)
+    if life.state == "waits":
+        return
+    if "init" in life.containers:
+        await node.kubelet.create("default", life.name, "init")
+    if life.state == "init":
+        run_init(node, life.name, phase)
+    else:
+        await node.kubelet.create("default", life.name, "main")
+        run(node, life.name, pause=True, ends=life.state == "crashed")
 
 
 @pytest.mark.parametrize("ended", ["p", "q"])
@@ -232,9 +297,12 @@ async def test_a_pod_that_runs_is_admitted_again_for_its_init_container(
         await node.run("r", NEED, 1)
 
 
+@pytest.mark.parametrize("phase", INIT_PHASES)
 @pytest.mark.parametrize("loses", [0, 1, 2])
 @pytest.mark.parametrize("how", ["envvar", "cdi-cri"])
-async def test_what_an_init_container_uses_is_not_given_to_another(node: Node, how: ListStrategy, loses: int) -> None:
+async def test_what_an_init_container_uses_is_not_given_to_another(
+    node: Node, how: ListStrategy, loses: int, phase: str
+) -> None:
     """Its start is recorded as the other container's, which has the same ids; then its pod is deleted by force."""
     await node.offer((facts(0, "T4"), MEMORY), how=PluginOptions(list_strategies=(how,)))
     ask_with_init(node, "p", 0, 9)
@@ -243,7 +311,7 @@ async def test_what_an_init_container_uses_is_not_given_to_another(node: Node, h
     (ids,) = {each.device_ids for each in await node.plugins.gate.view.allocated()}
     await node.kubelet.allocate("default", "p", main, ids)
     await node.kubelet.create("default", "p", "init")
-    run_init(node, "p")
+    run_init(node, "p", phase)
     for _ in range(loses):
         node.kubelet.lose_record()
         await passes(node)
@@ -301,9 +369,12 @@ async def test_an_ended_init_container_takes_no_share_from_a_pod_that_starts_aga
         assert told in ("", facts(1, "T4").uuid)
 
 
+@pytest.mark.parametrize("phase", INIT_PHASES)
 @pytest.mark.parametrize("inits", [1, 3])
 @pytest.mark.parametrize("how", ["envvar", "volume-mounts", "cdi-cri"])
-async def test_a_pod_whose_init_container_runs_counts_once(node: Node, how: ListStrategy, inits: int) -> None:
+async def test_a_pod_whose_init_container_runs_counts_once(
+    node: Node, how: ListStrategy, inits: int, phase: str
+) -> None:
     """Its start is recorded as the other container's, for which the kubelet allocates anew: other ids, equal share."""
     await node.offer((facts(0, "T4"), MEMORY), how=PluginOptions(list_strategies=(how,)))
     first, main = "pqr"[:inits], Container(name="main", limits=((NEED, 5),))
@@ -312,7 +383,7 @@ async def test_a_pod_whose_init_container_runs_counts_once(node: Node, how: List
             ask_with_init(node, name, 0, 5)
             await admit_with_init(node, name, 5)
             await node.kubelet.create("default", name, "init")
-            run_init(node, name)
+            run_init(node, name, phase)
         else:
             node.assign(name, 5, share(0, 5 << 10))
             await node.run(name, NEED, 5)
@@ -329,13 +400,13 @@ async def test_a_pod_whose_init_container_runs_counts_once(node: Node, how: List
         await node.run("s", NEED, 1)
 
 
-def run_init(node: Node, name: str) -> None:
-    """Let the init container of a pod run, in a new sandbox: its status has the former phase."""
+def run_init(node: Node, name: str, phase: str) -> None:
+    """Let the init container of a pod run; in a new sandbox its status may have the former phase, `Running`."""
     own = hashlib.sha256(name.encode()).hexdigest()
     process(node, f"uid-{name}", hashlib.sha256(f"{name} sandbox".encode()).hexdigest(), "pause")
     process(node, f"uid-{name}", own, "python")
     init = {"name": "init", "containerID": f"containerd://{own}"}
-    status = {"phase": "Running", "initContainerStatuses": [init], "containerStatuses": [{"name": "main"}]}
+    status = {"phase": phase, "initContainerStatuses": [init], "containerStatuses": [{"name": "main"}]}
     node.pods["default", name] = node.watched["default", name] = {**node.pods["default", name], "status": status}
 
 
@@ -350,6 +421,10 @@ async def run_after_init(node: Node, name: str, gpu: int, units: int) -> None:
 def ask_with_init(node: Node, name: str, gpu: int, units: int) -> None:
     """Assign a share to a pod whose init container requests as much as the other."""
     node.assign(name, units, share(gpu, units << 10))
+    add_init(node, name)
+
+
+def add_init(node: Node, name: str) -> None:
     spec = node.pods["default", name]["spec"]
     spec["initContainers"] = [{**spec["containers"][0], "name": "init"}]
     node.pods["default", name] = node.watched["default", name] = signed(node.pods["default", name])
@@ -357,9 +432,17 @@ def ask_with_init(node: Node, name: str, gpu: int, units: int) -> None:
 
 async def admit_with_init(node: Node, name: str, units: int, *, again: bool = False) -> None:
     """Let the kubelet allocate for the init container, and where the other does not run for that too."""
-    init, main = (Container(name=each, limits=((NEED, units),)) for each in ("init", "main"))
-    await node.kubelet.admit("default", name, init)
-    if not again:
-        held = await node.plugins.gate.view.allocated()
-        (ids,) = {each.device_ids for each in held if each.uid == f"uid-{name}"}
-        await node.kubelet.allocate("default", name, main, ids)
+    await admit_all(node, name, units, *(["init"] if again else ["init", "main"]))
+
+
+async def admit_all(node: Node, name: str, units: int, *containers: str) -> None:
+    """Let the kubelet allocate for these containers of a pod: the other has what the init container had."""
+    ids: tuple[str, ...] = ()
+    for container in containers:
+        desired = Container(name=container, limits=((NEED, units),))
+        if not ids:
+            await node.kubelet.admit("default", name, desired)
+            held = await node.plugins.gate.view.allocated()
+            (ids,) = {each.device_ids for each in held if (each.uid, each.container) == (f"uid-{name}", container)}
+        else:
+            await node.kubelet.allocate("default", name, desired, ids)

@@ -125,6 +125,9 @@ def test_age_and_end() -> None:
     assert not read_assigned_requests([plain]).requests[0].ending
     assert not read_assigned_requests([plain]).requests[0].running
     assert read_assigned_requests([plain | {"status": {"phase": "Running"}}]).requests[0].running
+    for policy, ends in (("Always", False), ("OnFailure", True), ("Never", True)):
+        pod = plain | {"spec": plain["spec"] | {"restartPolicy": policy}}
+        assert read_assigned_requests([pod]).requests[0].ends is ends
     plain["metadata"] |= {"deletionTimestamp": "2026-01-31T12:00:00Z", "creationTimestamp": None}
     assert read_assigned_requests([plain]).requests[0].ending
     assert read_assigned_requests([plain]).requests[0].since_ns == 0

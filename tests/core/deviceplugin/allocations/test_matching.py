@@ -1,7 +1,11 @@
 """Which pod an allocation belongs to, and assignments that say what the kubelet did."""
 
+import contextlib
+import itertools
 import random
 from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -18,6 +22,8 @@ from tessera.core.deviceplugin.allocations.matching import (
     Correction,
     Reconciled,
     absent,
+    by_processes,
+    forgotten,
     mismatch,
     pick,
     reconcile,
@@ -101,6 +107,126 @@ def test_which_of_several_is_to_be_answered(case: str) -> None:
     answers = [answer(each, "x", "y") for each in meant]
     found = unserved(requests, (RESOURCE, 2), allocated, answers, {each.key for each in gone})
     assert found.key.pod == want
+
+
+class Life(NamedTuple):
+    """A pod when a kubelet starts without its record."""
+
+    containers: tuple[str, ...]
+    phase: str
+    runs: str = ""
+    """Its container that runs."""
+    created: bool = True
+
+
+LIVES = {
+    "waits": Life(("main",), "Pending", created=False),
+    "runs": Life(("main",), "Running", "main"),
+    "crashed": Life(("main",), "Running"),
+    "waits to begin": Life(("init", "main"), "Pending", created=False),
+    "init runs": Life(("init", "main"), "Pending", "init"),
+    "init runs in a new sandbox": Life(("init", "main"), "Running", "init"),
+    "runs after init": Life(("init", "main"), "Running", "main"),
+    "crashed after init": Life(("init", "main"), "Running"),
+    "another waits for its image": Life(("main", "side"), "Pending", "main"),
+}
+
+
+@pytest.mark.parametrize("oldest", LIVES)
+def test_a_kubelet_without_its_record_is_answered_with_what_it_asks_for(oldest: str) -> None:
+    """It admits the oldest pod first, and allocates nothing for containers that run; then it admits another pod."""
+    for others in itertools.product(LIVES, repeat=2):
+        admit_again(oldest, *others)
+
+
+def admit_again(*names: str) -> None:
+    lives = {**{f"p{3 - place}": LIVES[name] for place, name in enumerate(names)}, "p0": LIVES["waits to begin"]}
+    requests = [each for place, (pod, life) in enumerate(lives.items()) for each in requests_of(pod, life, place)]
+    created = {pod for pod, life in lives.items() if life.created}
+    running = {(pod, life.runs) for pod, life in lives.items()}
+    allocated = list[KubeletAllocation]()
+    for due in requests:
+        if (due.uid, due.key.container) in running:
+            continue
+        found = answered_request(requests, allocated, created, running)
+        of_no_use = due.initial and (due.uid, "main") in running
+        assert found.key == due.key or of_no_use, names
+        allocated.append(allocation_of(due))
+    requests += (new := requests_of("new", LIVES["waits to begin"], 9))
+    for due in new:  # all others have ended
+        assert answered_request(requests, allocated, created, set()).key == due.key, names
+        allocated.append(allocation_of(due))
+
+
+def requests_of(pod: str, life: Life, since: int) -> list[AssignedRequest]:
+    made, running = request(pod, 2, since=since), life.phase == "Running"
+    keys = {name: RequestKey(made.key.namespace, pod, name, made.key.resource) for name in life.containers}
+    return [
+        msgspec.structs.replace(made, key=key, uid=pod, running=running, initial=name == "init")
+        for name, key in keys.items()
+    ]
+
+
+def allocation_of(due: AssignedRequest) -> KubeletAllocation:
+    return msgspec.structs.replace(kubelet_allocation(due.key.pod, due.uid), container=due.key.container)
+
+
+def answered_request(
+    requests: Sequence[AssignedRequest],
+    allocated: Sequence[KubeletAllocation],
+    created: set[str],
+    running: set[tuple[str, str]],
+) -> AssignedRequest:
+    """Return the request that an agent answers: those that run by their pod's phase count where no others wait."""
+    lost = forgotten(requests, allocated, created)
+    for again in (False, True):
+        every, unlikely = by_processes(requests, lost, running, allocated, again=again)
+        with contextlib.suppress(Conflict):
+            return unserved(every, (RESOURCE, 2), allocated, (), unlikely)
+    pytest.fail("no request is left")
+
+
+# sentence: (how the older pod differs, what is on record, the pod whose container runs, the pod that is chosen)
+LOST = {
+    "the older one, which crashed": ({}, [], "", "old"),
+    "the newer one where the older runs": ({}, [], "old", "new"),
+    "the newer one where the older may have ended": ({"ends": True}, [], "", "new"),
+    "the newer one after the kubelet has come past the older": ({}, ["newest"], "", "new"),
+    "the newer one where no container of the older was lost": ({}, ["old"], "", "new"),
+    "the older one, which may have ended, where the other has its own": ({"ends": True}, ["new"], "", "old"),
+    "the newer one where the other runs": ({"ends": True}, ["newest"], "old", "new"),
+}
+
+
+@pytest.mark.parametrize("created", [True, False], ids=["a container was created", "its status says nothing"])
+@pytest.mark.parametrize("case", LOST)
+def test_who_is_answered_where_a_pod_runs_by_its_phase(case: str, *, created: bool) -> None:
+    changes, recorded, runs, want = LOST[case]
+    old = msgspec.structs.replace(OLD, uid="old", running=True, **changes)
+    requests = [old, msgspec.structs.replace(NEW, uid="new"), request("newest", 3, since=9)]
+    allocated = [kubelet_allocation(pod, f"{pod}-1") for pod in recorded]
+    found = answered_request(requests, allocated, {"old"} if created else set(), {(runs, "main")})
+    assert found.key.pod == want
+
+
+def test_what_runs_is_answered_last() -> None:
+    """Where the pod of each that waits runs by its phase, one whose container has ended is admitted again."""
+    old, new = (msgspec.structs.replace(each, uid=each.key.pod, running=True, ends=True) for each in (OLD, NEW))
+    assert answered_request([old, new], [], set(), {("old", "main")}) == msgspec.structs.replace(new, running=False)
+    assert answered_request([old], [], set(), {("old", "main")}) == msgspec.structs.replace(old, running=False)
+
+
+def test_an_init_container_whose_pod_runs_is_answered_last() -> None:
+    """It has ended, and what it is answered is of no use."""
+    old = requests_of("old", LIVES["runs after init"], 0)
+    requests = [*old, *requests_of("new", LIVES["waits"], 1)]
+    assert answered_request(requests, [], {"old"}, {("old", "main")}).key.pod == "new"
+
+
+def test_an_init_container_is_not_awaited_after_a_container_that_starts_later() -> None:
+    """It ran when the kubelet admitted its pod again, and has ended since; the other pod was created as early."""
+    old, new = requests_of("a", LIVES["init runs"], 0), requests_of("b", LIVES["waits"], 0)
+    assert answered_request([*old, *new], [allocation_of(old[1])], {"a"}, set()) == new[0]
 
 
 # sentence: (requests, units, answered, what the error says)

@@ -49,6 +49,8 @@ class Exchanges:
         self._answers = {each.units: each for each in remembered.answers}
         self._exchanges = {each.request.key: each for each in remembered.exchanges}
         """Corrections that are decided and not written yet."""
+        self._allocated = frozenset[Units]()
+        """Answers that had a holder when the kubelet's record was last read."""
         self._unheld_s: dict[Units, float] = {}
         self.mistaken = frozenset[RequestKey]()
         """Containers that the last `repair` found with devices of another size or kind than theirs."""
@@ -73,7 +75,8 @@ class Exchanges:
         self._drop([units])
 
     def forget(self, known: frozenset[Units], units: Units) -> None:
-        """Forget answers for units that are allocated anew, and those without a holder whose pod is gone."""
+        """Forget answers for units that were lost or are allocated anew, or without a holder whose pod is gone."""
+        self._forget_lost(known)
         waiting, (resource, ids) = {request.key for request in self.assigned_requests()}, units
         self._drop(
             [
@@ -85,15 +88,21 @@ class Exchanges:
         )
 
     def forget_unheld(self, known: frozenset[Units]) -> None:
-        """Forget answers without a holder for a minute.
+        """Forget answers that were lost, or without a holder for a minute.
 
         Args:
             known: the kubelet's record, from `recorded`.
 
         """
+        self._forget_lost(known)
         now_s = self._clock_s()
         self._unheld_s = {units: self._unheld_s.get(units, now_s) for units in self._answers if units not in known}
         self._drop([units for units, since_s in self._unheld_s.items() if now_s - since_s > _UNHELD_S])
+
+    def _forget_lost(self, known: frozenset[Units]) -> None:
+        """Forget answers whose holder the kubelet's record has no more: its pod has ended, or is admitted again."""
+        self._drop(self._allocated - known)
+        self._allocated = known.intersection(self._answers)
 
     async def recorded(self) -> frozenset[Units]:
         """Return the ids that the kubelet has recorded together, also for pods that the watch does not show yet.

@@ -29,7 +29,15 @@ from tessera.core.deviceplugin.allocations.agentallocations import (
     with_assignment,
 )
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation, RequestKey
-from tessera.core.deviceplugin.allocations.matching import ASSIGNED_HINT, Answer, AssignedRequest, Units, unserved
+from tessera.core.deviceplugin.allocations.matching import (
+    ASSIGNED_HINT,
+    Answer,
+    AssignedRequest,
+    Units,
+    by_processes,
+    forgotten,
+    unserved,
+)
 from tessera.core.deviceplugin.allocations.relocation import device_mismatch
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.containers.edits import ShareEdits
@@ -325,9 +333,8 @@ class ShareAllocator:
                 return await self._unserved(resource, len(ids), fixed=fixed)
             except Conflict as error:
                 if asyncio.get_running_loop().time() >= last_s:
-                    running = await self._running()
                     with contextlib.suppress(Conflict):
-                        return await self._unserved(resource, len(ids), fixed=fixed, running=running)
+                        return await self._unserved(resource, len(ids), fixed=fixed, again=True)
                     raise self._pods.with_refused(error) from None
             await asyncio.sleep(_RETRY_S)
 
@@ -340,37 +347,30 @@ class ShareAllocator:
                     each.resource, each.device_ids, frozenset(self.unassigned.values())
                 )
 
-    async def _unserved(
-        self, resource: str, units: int, *, fixed: bool, running: frozenset[RequestKey] | None = None
-    ) -> AssignedRequest:
+    async def _unserved(self, resource: str, units: int, *, fixed: bool, again: bool = False) -> AssignedRequest:
         """Return the request of this size to answer (`core.deviceplugin.allocations.matching.unserved`).
 
         Args:
             resource: of the units.
             units: how many.
             fixed: whether the answer will name the devices.
-            running: those whose containers have processes, where others of running pods count too: a kubelet that lost
-                its record admits their containers again that have ended.
+            again: whether ended containers of running pods count too: a kubelet that lost its record admits them again.
 
         """
         allocated = await self._view.container_devices(initial=True)
-        requests = tuple(each for each in self.assigned_requests() if not (fixed and self._maker.mismatch(each)))
-        unlikely = {each.key for each in requests if fixed and self._maker.absent(each)}
-        if running is not None:
-            requests = tuple(msgspec.structs.replace(each, running=False) for each in requests)
-            unlikely |= running
+        requests, record = self.assigned_requests(), self._gate.record
+        # What the kubelet lacks of pods that have begun it has lost.
+        pods = record.observer.pods({each.uid for each in requests})
+        created = {uid for uid, pod in pods.items() if pod.created} | {
+            each.uid for each in record.entries if each.started
+        }
+        lost = () if self._view.blind else forgotten(requests, allocated, created)
+        running = await record.observer.running_containers((each.uid, each.key.container) for each in lost)
+        requests, unlikely = by_processes(requests, lost, running, allocated, again=again)
+        if fixed:
+            requests = tuple(each for each in requests if not self._maker.mismatch(each))
+            unlikely |= {each.key for each in requests if self._maker.absent(each)}
         return unserved(requests, (resource, units), allocated, self._exchanges.answers, unlikely)
-
-    async def _running(self) -> frozenset[RequestKey]:
-        """Return the requests whose containers have processes, or are init containers of pods that run."""
-        requests, observer = self.assigned_requests(), self._gate.record.observer
-        running = await observer.running_containers((each.uid, each.key.container) for each in requests)
-        ended = {each.uid for each in requests if not each.initial and (each.uid, each.key.container) in running}
-        return frozenset(
-            each.key
-            for each in requests
-            if (each.uid, each.key.container) in running or (each.initial and each.uid in ended)
-        )
 
     async def refresh(self) -> None:
         """Read the pods of this node again, and the keys if assignments do not count.

@@ -86,6 +86,7 @@ def _requests(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[As
             since_ns=since_ns,
             ending=ending,
             running=running,
+            ends=pod.get("spec", "restartPolicy").value in {"Never", "OnFailure"},
             request_text=_requested(part.request, need, signed=requested is not None) if part.whole else "",
             memory_mib=part.request.memory_mib if part.request.form is Form.NEED else 0,
             models=need.models,

@@ -25,6 +25,8 @@ __all__ = [
     "Reconciled",
     "Units",
     "absent",
+    "by_processes",
+    "forgotten",
     "mismatch",
     "pick",
     "reconcile",
@@ -58,6 +60,8 @@ class AssignedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     running: bool = False
     """Whether the pod runs; then it has its devices, even if the kubelet's record does not show it yet."""
+    ends: bool = False
+    """Whether the pod ends with its containers, which are not all started again."""
     initial: bool = False
     """Whether the container ends before the pod's others start, which get its devices then."""
     request_text: str = ""
@@ -190,6 +194,62 @@ def unserved(
         with contextlib.suppress(Conflict):
             return pick(some, resource, count, done)
     return pick(every, resource, count, recorded)
+
+
+def forgotten(
+    requests: Iterable[AssignedRequest], allocated: Iterable[KubeletAllocation], created: Container[str]
+) -> tuple[AssignedRequest, ...]:
+    """Return the requests of pods that have begun and that the kubelet's record lacks, at least in part.
+
+    Args:
+        requests: of the pods.
+        allocated: the kubelet's record.
+        created: UIDs of the pods of which a container was created.
+
+    """
+    every, recorded = tuple(requests), {each.key for each in allocated}
+    uids = {each.uid for each in every if each.key not in recorded and (each.running or each.uid in created)}
+    return tuple(each for each in every if each.uid in uids)
+
+
+def by_processes(
+    requests: Iterable[AssignedRequest],
+    lost: Iterable[AssignedRequest],
+    running: Container[tuple[str, str]],
+    allocated: Iterable[KubeletAllocation],
+    *,
+    again: bool,
+) -> tuple[tuple[AssignedRequest, ...], frozenset[RequestKey]]:
+    """Return requests with whether they run, and those of them that are unlikely, for `unserved`.
+
+    A pod's phase does not tell. It is `Pending` while an init container runs, or another waits for its image, and
+    `Running` when all have crashed. A kubelet that lost its record admits the oldest pod first, and its containers in
+    the order in which they start; nothing for those that run. So what it lacks of older pods, or of containers that
+    start before one that it has, it does not ask for. A pod that does not restart its containers may have ended, which
+    the API tells late: there the phase counts.
+    Source: Kubernetes `pkg/kubelet/kubelet.go`, `HandlePodAdditions`; `pkg/kubelet/cm/devicemanager/manager.go`.
+
+    Args:
+        requests: of the pods.
+        lost: those that are `forgotten`.
+        running: the containers of these that may run, by UID of the pod and name.
+        allocated: the kubelet's record.
+        again: whether no other request waits, so that each that runs by its pod's phase may be admitted again.
+
+    """
+    every, recorded = tuple(requests), {each.key for each in allocated}
+    alive = {each.key for each in lost if (each.uid, each.key.container) in running}
+    later = {each.uid for each in every if not each.initial and each.key in alive | recorded}
+    unawaited = frozenset(each.key for each in lost if each.key in alive or (each.initial and each.uid in later))
+    last_ns = max((each.since_ns for each in every if each.key in recorded), default=0)
+    passed = unawaited.union(each.key for each in lost if each.since_ns < last_ns)
+    crashed = {each.key for each in lost if not each.ends}
+
+    def runs(request: AssignedRequest) -> bool:
+        return request.key in passed or (request.running and request.key not in crashed)
+
+    found = tuple(msgspec.structs.replace(each, running=not again and runs(each)) for each in every)
+    return found, unawaited
 
 
 class Correction(msgspec.Struct, frozen=True, kw_only=True):
