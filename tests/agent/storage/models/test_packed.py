@@ -114,16 +114,6 @@ def test_an_image_that_cannot_be_mounted_is_reported_and_stops_nothing_else(top:
     assert content(top / "current") == {"a": b"2"}
 
 
-def test_what_is_not_mounted_any_more_does_not_become_current(top: Path) -> None:
-    """As after a change of kernels, or without root: an empty folder would be no model."""
-    images = MemoryErofsMounts()
-    done = run({"a": b"1"}, top, images)
-    images.mounts.clear()
-    images.problem = "no EROFS"
-    with pytest.raises(Unsupported, match=f"no EROFS.*evict {done.revision[:12]}"):
-        run({"a": b"1"}, top, images, msgspec.structs.replace(PACKED, pack="Never"))
-
-
 @kernel
 def test_a_folder_may_be_named_from_here(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     top.parent.mkdir(exist_ok=True)
