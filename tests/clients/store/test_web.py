@@ -74,10 +74,12 @@ class Slow(Quiet):
     clock = page_s = size_s = 0.0
     tree: ClassVar[Tree | None] = None
     """None: each folder has a file and a folder."""
+    times = 1
+    """How often a page has each link."""
     lock = threading.Lock()
 
     def send_index(self, links: list[str]) -> None:
-        page = "".join(f'<a href="{each}">x</a>' for each in links).encode()
+        page = "".join(f'<a href="{each}">x</a>' for each in links * self.times).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(page)))
         self.end_headers()
@@ -156,14 +158,25 @@ def test_a_listing_that_goes_on_is_refused_by_its_folders_or_after_a_day(
     assert most <= store.requests < most + 16, "16 sizes are requested at once"
 
 
-@pytest.mark.parametrize("tree", [Tree(9), Tree(0, (Tree(0),) * 9)], ids=["files", "folders"])
+@pytest.mark.parametrize(
+    ("tree", "pages"), [(Tree(10), 1), (Tree(0, (Tree(0),) * 10), 1), (Tree(4, (Tree(4),)), 2)], ids=str
+)
 def test_more_files_or_folders_than_a_model_has_are_refused_without_a_look_at_them(
-    tree: Tree, slow: str, monkeypatch: pytest.MonkeyPatch
+    tree: Tree, pages: int, slow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web, "_FILES", 8)
+    monkeypatch.setattr(web, "_FILES", 9)
     with listing(slow, tree, 0.0, 0.0) as store, pytest.raises(Refused, match="a million files"):
         store.objects()
-    assert store.requests == 1
+    assert store.requests == pages
+
+
+def test_a_page_that_names_a_file_more_than_a_million_times_is_refused(
+    slow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "_FILES", 9)
+    monkeypatch.setattr(Slow, "times", 10)
+    with listing(slow, Tree(1), 0.0, 0.0) as store, pytest.raises(Refused, match="a million files"):
+        store.objects()
 
 
 def test_each_page_and_each_size_is_waited_for_since_it_was_requested(slow: str) -> None:
