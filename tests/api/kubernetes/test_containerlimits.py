@@ -6,6 +6,7 @@ import pytest
 
 from tessera.api.kubernetes.containerlimits import (
     admitted_amounts,
+    awaiting_amounts,
     container_ids,
     containers_in_order,
     has_resource_claim,
@@ -157,6 +158,19 @@ def test_a_kubelet_has_admitted_a_pod_that_a_record_has_though_its_status_is_lat
     assert admitted_amounts(pods)["a/b"] == 0
     assert admitted_amounts(pods, {"p", "r"})["a/b"] == 2
     assert admitted_amounts([{}], {""}) == {}
+
+
+def test_pods_that_no_kubelet_has_admitted_and_that_have_not_ended_await_what_they_request() -> None:
+    for case, (containers, init, status, _) in AMOUNTS.items():
+        spec = {"containers": containers, "initContainers": init}
+        waits = case == "it was not admitted yet"
+        pod = {"metadata": {"uid": "p"}, "spec": spec, "status": status}
+        assert awaiting_amounts([pod]) == ({"p": {"a/b": 2}} if waits else {}), case
+        unreported = {**status, "containerStatuses": [], "phase": "Pending"}
+        admitted = {**unreported, "containerStatuses": ADMITTED["containerStatuses"]}
+        want = admitted_amounts([{**pod, "status": admitted}])
+        assert awaiting_amounts([{**pod, "status": unreported}])["p"] == want, case
+    assert awaiting_amounts([{}]) == {"": {}}
 
 
 # sentence: a Node's status; the resources that it has

@@ -16,6 +16,7 @@ from tessera.errors import InvalidInput
 
 __all__ = [
     "admitted_amounts",
+    "awaiting_amounts",
     "container_ids",
     "containers_in_order",
     "created_containers",
@@ -132,19 +133,33 @@ def admitted_amounts(pods: Iterable[Mapping[str, Any]], recorded: Container[str]
     for pod in pods:
         if is_finished(pod) or not (was_admitted(pod) or (pod.get("metadata") or {}).get("uid") in recorded):
             continue
-        lasting, most = Counter[str](), Counter[str]()
-        keep, claimed = lasting_containers(pod), _claimed(pod)
-        for container, resource, quantity in limits_of(pod):
-            if (container, resource) in claimed:
-                continue
-            with contextlib.suppress(InvalidInput):
-                amount = count(quantity, "")
-                if container in keep:
-                    lasting[resource] += amount
-                else:
-                    most[resource] = max(most[resource], lasting[resource] + amount)
-        found += lasting | most
+        found += _requested(pod)
     return found
+
+
+def awaiting_amounts(pods: Iterable[Mapping[str, Any]]) -> Mapping[str, Counter[str]]:
+    """Return what pods request that have not ended and that by their status no kubelet has admitted, by UID.
+
+    A kubelet allocates when it admits a pod: an admitted one that lacks a device will never have it.
+    The amounts are those of `admitted_amounts`.
+    """
+    waiting = (pod for pod in pods if not (is_finished(pod) or was_admitted(pod)))
+    return {str((pod.get("metadata") or {}).get("uid") or ""): _requested(pod) for pod in waiting}
+
+
+def _requested(pod: Mapping[str, Any]) -> Counter[str]:
+    lasting, most = Counter[str](), Counter[str]()
+    keep, claimed = lasting_containers(pod), _claimed(pod)
+    for container, resource, quantity in limits_of(pod):
+        if (container, resource) in claimed:
+            continue
+        with contextlib.suppress(InvalidInput):
+            amount = count(quantity, "")
+            if container in keep:
+                lasting[resource] += amount
+            else:
+                most[resource] = max(most[resource], lasting[resource] + amount)
+    return lasting | most
 
 
 def _claimed(pod: Mapping[str, Any]) -> frozenset[tuple[str, str]]:

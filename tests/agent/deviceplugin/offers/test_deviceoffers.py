@@ -335,6 +335,30 @@ async def test_a_gpu_stays_for_a_bound_pod_beside_one_that_has_its_own_and_has_n
     assert [each.device for resource in node.advertised.resources for each in resource.devices] == [SECOND]
 
 
+@pytest.mark.parametrize("case", ["an init container has the other", "processes of a deleted pod have the other"])
+async def test_a_gpu_stays_for_a_bound_pod_whoever_has_the_other(node: Node, case: str) -> None:
+    await node.offers.move(observed_on(*BOTH), node.offers_to_kubelet)
+    await node.kubelet.until_allocatable(RESOURCE, 2)
+    limits = {"resources": {"limits": {RESOURCE: "1"}}}
+    name = "init" if case.startswith("an init") else "main"
+    containers = {"initContainers": [{"name": "init", **limits}], "containers": [{"name": "main"}]}
+    spec = containers if name == "init" else {"containers": [{"name": "main", **limits}]}
+    status = {"containerStatuses": [{"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}]}
+    first = {"metadata": {"name": "first", "namespace": "default"}, "spec": {"nodeName": "n1", **spec}}
+    uid = (await node.kube.create(PODS, first | {"status": status}))["metadata"]["uid"]
+    bound = {"nodeName": "n1", "containers": [{"name": "main", **limits}]}
+    await node.kube.create(PODS, {"metadata": {"name": "bound", "namespace": "default"}, "spec": bound})
+    container = Container(name=name, limits=((RESOURCE, 1),))
+    await node.kubelet.allocate("default", "first", container, (FIRST.gpu,))
+    if name == "main":
+        record = node.gate.record
+        seen = {"uid": uid, "pod": "default/first", "container": name}
+        record.keep(tuple(msgspec.structs.replace(each, **seen) for each in record.entries))
+        await node.kube.delete(PODS, "first", namespace="default")
+    await node.offers.move(observed_on(), node.offers_to_kubelet)
+    assert SECOND in {each.device for resource in node.advertised.resources for each in resource.devices}
+
+
 async def test_an_unhealthy_gpu_is_not_one_that_a_bound_pod_may_get_nor_does_the_node_count_it(node: Node) -> None:
     """The pod would fail: the kubelet has no healthy GPU left for it."""
     await node.offers.move(observed_on(*BOTH, unhealthy=ONE), node.offers_to_kubelet)

@@ -1,10 +1,14 @@
 """Which devices and ids are allocated, by entries of the agent's record."""
 
+import itertools
+from collections.abc import Iterator
+
 import msgspec
 import pytest
 
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, Exclusivity
 from tessera.core.deviceplugin.allocations.allocateddevices import (
+    awaited_counts,
     clients_by_mps,
     container_allocations,
     devices_by_assignment,
@@ -53,6 +57,38 @@ def test_no_daemon_starts_on_what_is_known_to_be_used_without_one() -> None:
 def test_ids_are_unclaimed_while_no_pod_is_known() -> None:
     assert unclaimed_ids(RECORD, NEED) == {"f"}
     assert unclaimed_ids(RECORD, GPU) == frozenset()
+
+
+def admission(kinds: str, amounts: tuple[int, ...]) -> Iterator[frozenset[str]]:
+    """Yield the ids that a kubelet has given each container: (i)nit, (s)idecar or (m)ain, in their order.
+
+    A container takes what ended init containers had before anything new.
+    Source: Kubernetes `pkg/kubelet/cm/devicemanager/manager.go`, `Allocate`.
+    """
+    names, reusable = iter("abcdefghijkl"), list[str]()
+    for kind, amount in zip(kinds, amounts, strict=True):
+        taken = reusable[:amount] + list(itertools.islice(names, max(0, amount - len(reusable))))
+        reusable = [*taken, *reusable[amount:]] if kind == "i" else reusable[amount:]
+        yield frozenset(taken)
+
+
+KINDS = ("m", "mm", "im", "sm", "iim", "ism", "sim", "imm", "sismm")
+PODS = [(kinds, amounts) for kinds in KINDS for amounts in itertools.product(range(3), repeat=len(kinds))]
+
+
+def test_a_pod_awaits_what_its_admission_still_takes_of_what_is_free() -> None:
+    """After each call of `Allocate`, beside a pod that has its own, one that has none, and what nobody is known for."""
+    others = [entry(GPU, "vw", uid="gone"), entry(GPU, "x", uid="", pod=""), entry(GPU, "y", uid="q")]
+    for kinds, amounts in PODS:
+        given = list(admission(kinds, amounts))
+        taken = frozenset[str]().union(*given)
+        for calls in range(len(given) + 1):
+            own = frozenset[str]().union(*given[:calls])
+            record = [entry(GPU, "".join(sorted(ids)), container=str(at)) for at, ids in enumerate(given[:calls])]
+            requested = {"p": {GPU: len(taken)}, "q": {GPU: 1}, "r": {GPU: 2, NEED: 3}}
+            found = awaited_counts(requested, [*others, *record])
+            assert found == {GPU: len(taken - own) + 2, NEED: 3}, (kinds, amounts, calls)
+    assert awaited_counts({"p": {GPU: 1}}, [entry(GPU, "ab")]) == {GPU: 0}
 
 
 # sentence: an id and a GPU that are advertised by name; whether no pod has them

@@ -10,7 +10,6 @@ advertised; once the kubelet has dropped them and no pod has them, they are remo
 import asyncio
 import contextlib
 import itertools
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import NamedTuple
 
@@ -20,9 +19,8 @@ from tessera.agent.deviceplugin.allocations.gate import Gate
 from tessera.agent.nodestate.gpunode import GpuNodeLink
 from tessera.agent.nodestate.noderecord import NodeRecord
 from tessera.agent.pods.nodepods import NodePods
-from tessera.agent.pods.podsview import is_ended
-from tessera.api.kubernetes.containerlimits import lasting_containers, limits_of, was_admitted
-from tessera.clients.kube import Object, name_of
+from tessera.api.kubernetes.containerlimits import awaiting_amounts
+from tessera.clients.kube import Object
 from tessera.clients.kubelet import PodResources
 from tessera.core.cluster.gpunodestate import Claim
 from tessera.core.cluster.protocols.allocators import (
@@ -34,7 +32,11 @@ from tessera.core.cluster.protocols.allocators import (
     still_needed,
 )
 from tessera.core.cluster.snapshot import Gpu
-from tessera.core.deviceplugin.allocations.allocateddevices import devices_by_assignment, devices_by_name, unclaimed_ids
+from tessera.core.deviceplugin.allocations.allocateddevices import (
+    awaited_counts,
+    devices_by_assignment,
+    devices_by_name,
+)
 from tessera.core.deviceplugin.offers.advertise import NodeOffer, by_name, healthy_counts, restricted, with_former
 from tessera.core.gpu.deviceids import DeviceId, devices_of_ids, existing_devices, overlap
 from tessera.core.gpu.inventory import Inventory
@@ -269,25 +271,7 @@ class DeviceOffers:
             resource.name: sum(each.healthy and each.id not in allocated[resource.name] for each in resource.devices)
             for resource in observed.offered.resources
         }
-        awaited = {name: self._bound()[name] - len(ids) for name, ids in allocated.items()}
+        awaited = awaited_counts(awaiting_amounts(self._view.pods()), self._gate.record.entries)
         return still_needed(
             {device: resources[device] for device in sorted(leaving, key=DeviceId.order)}, free, awaited
         )
-
-    def _bound(self) -> Counter[str]:
-        """Return how many devices of each resource the pods on this node request, and have or may still get.
-
-        The kubelet allocates when it admits a pod. It admits one that named its node without resources that were
-        unknown then: such a pod will never have any.
-        """
-        known = {(each.pod, each.container, each.resource) for each in self._gate.record.entries}
-        bound, nameless = Counter[str](), Counter[str]()
-        for pod in self._view.pods():
-            name = "/".join(name_of(pod))
-            for container, resource, quantity in () if is_ended(pod) else limits_of(pod):
-                if quantity.isdecimal() and container in lasting_containers(pod):
-                    late = was_admitted(pod) and (name, container, resource) not in known
-                    (nameless if late else bound)[resource] += int(quantity)
-        for resource, count in nameless.items():  # some may have what no pod is known for yet
-            bound[resource] += min(count, len(unclaimed_ids(self._gate.record.entries, resource)))
-        return bound

@@ -1,6 +1,7 @@
 """Which devices, and which ids of the kubelet, containers are allocated by the agent's record."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, uses_of_devices
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
@@ -9,6 +10,7 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.workload.resources import SHARE_RESOURCES
 
 __all__ = [
+    "awaited_counts",
     "clients_by_mps",
     "container_allocations",
     "devices_by_assignment",
@@ -27,6 +29,27 @@ def unclaimed_ids(record: Iterable[AgentAllocation], resource: str) -> frozenset
     """
     pending = (each for each in record if each.resource == resource and not each.uid)
     return frozenset(name for each in pending for name in each.ids)
+
+
+def awaited_counts(requested: Mapping[str, Mapping[str, int]], record: Iterable[AgentAllocation]) -> Counter[str]:
+    """Return how many devices of each resource pods will still be allocated.
+
+    A pod has the ids recorded for it alone: containers that start one after the other may have the same. Ids for which
+    no pod is known yet count for nobody, as they may be a rejected pod's.
+
+    Args:
+        requested: what each pod requests that a kubelet may still admit, by UID.
+        record: the allocations.
+
+    """
+    own: dict[tuple[str, str], set[str]] = {}
+    for each in record:
+        own.setdefault((each.uid, each.resource), set()).update(each.ids)
+    awaited = Counter[str]()
+    for uid, amounts in requested.items():
+        for resource, amount in amounts.items():
+            awaited[resource] += max(0, amount - len(own.get((uid, resource), ())))
+    return awaited
 
 
 def devices_by_name(record: Iterable[AgentAllocation]) -> frozenset[DeviceId]:
