@@ -74,7 +74,7 @@ class _Record:
     def release(self) -> None:
         pass
 
-    async def pods_of_unknown_use(self) -> Mapping[str, UnknownUse]:
+    async def observe_unknown_uses(self) -> Mapping[str, UnknownUse]:
         return {}
 
 

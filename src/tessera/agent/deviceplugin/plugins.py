@@ -138,7 +138,7 @@ class Plugins:
         self.shares.inject(injection)
         await self.adopt(inventory)
         self.gate.record.retry()
-        await self.gate.record.pods_of_unknown_use()
+        await self.gate.record.observe_unknown_uses()
         resources = self.none_free(offered.resources) if self.gate.record.closed else offered.resources
         policy = options.allocation_policy or "distributed"
         # The kubelet calls before each start of a container, also of a resource without devices by now.

@@ -54,8 +54,8 @@ class OwnRecord(Protocol):
     def release(self) -> None:
         """Forget allocations of pods that have ended."""
 
-    async def pods_of_unknown_use(self) -> Mapping[str, UnknownUse]:
-        """Return the running pods of which no record says what they use, by UID."""
+    async def observe_unknown_uses(self) -> Mapping[str, UnknownUse]:
+        """Observe and return the running pods of which no record says what they use, by UID."""
 
 
 class Assignments(Protocol):
@@ -79,7 +79,8 @@ class KubeletResources(Protocol):
 class MissingFromRecord:
     """Running pods missing from the kubelet's record: a restarted kubelet has not read its pods yet.
 
-    A pod that is missing for a minute never comes, such as one that ran before its resource was registered.
+    A pod that is missing for a minute never comes, such as one that ran before its resource was registered; nor does
+    one that is missing from a checkpoint that can be read, as a kubelet has all of it from its start.
 
     Args:
         clock_s: a monotonic clock.
@@ -91,12 +92,26 @@ class MissingFromRecord:
         self._since_s: dict[str, float] = {}
 
     def pods(
-        self, objects: Iterable[Object], record: Iterable[KubeletAllocation], names: Container[str]
+        self,
+        objects: Iterable[Object],
+        record: Iterable[KubeletAllocation],
+        names: Container[str],
+        *,
+        is_checkpoint: bool,
     ) -> tuple[str, ...]:
-        """Return those missing for less than a minute; the arguments are those of `unshown`."""
+        """Return those that may come yet.
+
+        Args:
+            objects: as `unshown`.
+            record: as `unshown`.
+            names: as `unshown`.
+            is_checkpoint: whether the record is the kubelet's checkpoint, which can be read.
+
+        """
         now_s = self._clock_s()
         self._since_s = {each: self._since_s.get(each, now_s) for each in unshown(objects, record, names)}
-        return tuple(each for each, since_s in self._since_s.items() if now_s - since_s <= _LACKING_S)
+        lacking = () if is_checkpoint else self._since_s.items()
+        return tuple(each for each, since_s in lacking if now_s - since_s <= _LACKING_S)
 
 
 class NodePods:
@@ -197,21 +212,20 @@ class NodePods:
         """
         known = [(each.pod, each.devices) for each in await self.pod_devices(inventory)]
         gpus = tuple(gpu.uuid for gpu in inventory.gpus)
-        return [*known, *((each.pod, gpus) for each in (await self._record.pods_of_unknown_use()).values())]
+        return [*known, *((each.pod, gpus) for each in (await self._record.observe_unknown_uses()).values())]
 
     async def _trusted(self) -> tuple[KubeletAllocation, ...]:
         """Return the containers' devices: by the kubelet's record, and by ours where the kubelet has forgotten one.
 
-        A record without a running pod counts only if that pod is missing for a minute, or the record is the kubelet's
-        checkpoint: what that lacks never comes.
+        A record from which a running pod may be missing does not count (`MissingFromRecord`).
         """
         self._record.release()
         readable = self._view.checkpoint_is_readable
         own = container_allocations(self._record.entries)
         found = {each.key: each for each in (*own, *await self._view.container_devices())}
         record = tuple(found[key] for key in sorted(found))
-        missing = self._missing.pods(self._view.pods(), record, self._node.resources)
-        if readable or not missing:
+        missing = self._missing.pods(self._view.pods(), record, self._node.resources, is_checkpoint=readable)
+        if not missing:
             return record
         raise Unavailable(
             "the record of devices",

@@ -14,7 +14,7 @@ from tessera.api.tessera.pods.signatures import is_signed, key_id
 from tessera.clients.kube import Object, annotations_of
 from tessera.core.deviceplugin.allocations.agentallocations import SignedAssignment, StartedPod
 from tessera.core.deviceplugin.allocations.matching import Correction
-from tessera.errors import InvalidInput
+from tessera.errors import Conflict, InvalidInput
 
 pytestmark = pytest.mark.anyio
 
@@ -71,6 +71,17 @@ def test_a_pod_that_runs_holds_what_it_was_granted_whatever_is_written_on_it() -
     assert "not signed by Tessera, pod ns/p" in node.assigned.refused[0]
     node.pods = [HONEST]
     assert (node.gpus(), node.assigned.refused) == ([0], ())
+
+
+def test_no_container_is_refused_for_what_is_written_on_a_pod_that_holds_what_it_was_granted() -> None:
+    node = Node()
+    node.gpus()
+    node.pods = [spoiled(HONEST)]
+    error = Conflict("units", found="no pod waits for them", hint="wait")
+    assert node.assigned.refused
+    assert node.assigned.with_refused(error) is error
+    node.pods = [spoiled(HONEST), spoiled(HONEST, name="forged", uid="another")]
+    assert node.assigned.with_refused(error).found.startswith(f"{error.found}; assignments not signed by Tessera: ")
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
@@ -312,7 +323,7 @@ async def test_an_assignment_that_a_pod_had_before_is_replaced_by_the_one_it_was
     before = signed(pod("p", NEED, amount(1)))
     node = with_record(before)
     assert node.gpus() == [0]
-    assert "an earlier one of this pod was replaced" in node.assigned.refused[0]
+    assert "it was replaced by an earlier one of this pod" in node.assigned.refused[0]
     node.vouched = True
     await node.repair()
     assert sealed(node, before)

@@ -118,13 +118,13 @@ def test_a_pod_of_which_no_container_was_started_follows_what_the_server_signs()
 
 
 @pytest.mark.parametrize(
-    ("present", "what"), [((), "it was removed or"), (requests(1), "an earlier one of this pod was")]
+    ("present", "what"), [((), "removed or replaced"), (requests(1), "replaced by an earlier one of this pod")]
 )
 def test_why_the_record_counts(present: tuple[AssignedRequest, ...], what: str) -> None:
     pod = PodAssignments(present=present, started=started(0), recorded=requests(0))
     found = counted_assignment(pod, lambda _: False)
     assert found.source is AssignmentSource.RECORDED
-    assert found.why == f"{what} replaced, and what its containers were started with still counts"
+    assert found.why == f"it was {what} since its containers started"
 
 
 @pytest.mark.parametrize(("of", "want"), [("a", AssignmentSource.RECORDED), ("b", AssignmentSource.PRESENT)])

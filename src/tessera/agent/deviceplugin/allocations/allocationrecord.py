@@ -152,11 +152,19 @@ class AllocationRecord:
         """The resources with allocations; their plugins are called before each start of a container."""
         return frozenset(each.resource for each in self._entries)
 
-    async def pods_of_unknown_use(self) -> Mapping[str, UnknownUse]:
-        """Return the pods of which it is not known what they use, by UID, as long as their processes run.
+    def next_ns(self) -> int:
+        """Return the time of an allocation: later than all on record, even if the clock was set back."""
+        return max(self._times.now_ns(), 1 + max((each.at_ns for each in self.allocated), default=0))
 
-        Their entries were unreadable when this agent started; not those that were recorded anew, nor of pods that the
-        API server still has: what these use is adopted from the kubelet's record. Or neither record had them.
+    # Changes
+
+    async def observe_unknown_uses(self) -> Mapping[str, UnknownUse]:
+        """Observe and return the pods of which it is not known what they use, by UID; `closed` names them from then on.
+
+        They are unknown as long as their processes run: their entries were unreadable when this agent started; not
+        those that were recorded anew, nor of pods that the API server still has: what these use is adopted from the
+        kubelet's record. Or neither record had them. Entries of containers that use nothing, yet or any more, are
+        removed.
         """
         self._unreadable = still_unrecorded(self._unreadable, self._entries)
         unnamed = tuple(each for each in self._entries if uses_unknown(each))
@@ -184,12 +192,6 @@ class AllocationRecord:
         if idle:
             self._keep_in_memory(tuple(each for each in self._entries if each not in idle))
         return tuple(each for each in unnamed if each not in idle)
-
-    def next_ns(self) -> int:
-        """Return the time of an allocation: later than all on record, even if the clock was set back."""
-        return max(self._times.now_ns(), 1 + max((each.at_ns for each in self.allocated), default=0))
-
-    # Changes
 
     @contextlib.contextmanager
     def admitting(self, new: AgentAllocation) -> Iterator[None]:

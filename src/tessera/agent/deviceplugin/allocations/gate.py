@@ -256,7 +256,7 @@ class Gate:
             Unavailable: there are such pods.
 
         """
-        unknown = await self.record.pods_of_unknown_use()
+        unknown = await self.record.observe_unknown_uses()
         if deleted := [each for each in unknown.values() if each.deleted]:
             found = f"pod {min(deleted).pod} {min(deleted).cause}"
             self.refusals.refuse(holder, found)

@@ -158,8 +158,10 @@ class AssignedPods:
         return tuple(known.why for known in self._read.values() if known.why)
 
     def with_refused(self, error: Conflict) -> Conflict:
-        """Return the error with the reasons why assignments do not count, without the pods' names."""
-        reasons = sorted({reason for _, _, reason in (each.partition(": ") for each in self.refused)})
+        """Return the error with the reasons why pods have no assignment that counts, without the pods' names."""
+        self.assigned_requests()
+        refused = (known.why for known in self._read.values() if known.why and not known.requests)
+        reasons = sorted({reason for _, _, reason in (each.partition(": ") for each in refused)})
         if not reasons:
             return error
         found = f"{error.found}; assignments not signed by Tessera: {'; '.join(reasons[:3])}"

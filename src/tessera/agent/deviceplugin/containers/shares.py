@@ -248,8 +248,7 @@ class ShareAllocator:
     async def clean_up(self) -> None:
         """Remove unused specifications, forget unclaimed answers, and repair assignments.
 
-        While the kubelet's record lacks a running pod nothing is removed, for at most a minute, unless the record is
-        its checkpoint: what that lacks never comes.
+        While a running pod may be missing from the kubelet's record (`MissingFromRecord`) nothing is removed.
 
         Raises:
             Unavailable: the kubelet's record or the API cannot be read.
@@ -258,8 +257,8 @@ class ShareAllocator:
         self._unassigned.forget_ended()
         async with self._turn:
             allocated = await self._view.container_devices()
-            missing = self._missing.pods(self._pods.objects(), allocated, SHARE_RESOURCES)
-            if missing and not self._view.checkpoint_is_readable:
+            readable = self._view.checkpoint_is_readable
+            if self._missing.pods(self._pods.objects(), allocated, SHARE_RESOURCES, is_checkpoint=readable):
                 return
             await self.forget_former()
             await self._find_unassigned(allocated)
@@ -413,9 +412,7 @@ class ShareAllocator:
     ) -> Conflict:
         """Return why a container has no assignment, and remember it if that is final."""
         why = self.why(holder.pod)
-        found = (
-            f"it has an assignment that does not count: {why}" if why else "it was not scheduled by tessera-scheduler"
-        )
+        found = f"its assignment does not count: {why}" if why else "it was not scheduled by tessera-scheduler"
         if request is not None:
             found = f"it has an assignment to {request.units} units"
         if final and request is not None:

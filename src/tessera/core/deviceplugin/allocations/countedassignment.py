@@ -74,11 +74,8 @@ def counted_assignment(pod: PodAssignments, revoked: Callable[[str], bool]) -> C
         return CountedAssignment(source=AssignmentSource.FORMER)
     # 3. What the containers were started with counts, unless a revoked key signed what the pod has now.
     if recorded and not any(map(revoked, pod.unknown_keys)):
-        what = "an earlier one of this pod was" if pod.present else "it was removed or"
-        return CountedAssignment(
-            source=AssignmentSource.RECORDED,
-            why=f"{what} replaced, and what its containers were started with still counts",
-        )
+        what = "replaced by an earlier one of this pod" if pod.present else "removed or replaced"
+        return CountedAssignment(source=AssignmentSource.RECORDED, why=f"it was {what} since its containers started")
     return CountedAssignment(source=AssignmentSource.NONE)
 
 
