@@ -359,7 +359,7 @@ async def test_nothing_is_offered_before_api_server_and_driver_answer(machine: M
             machine.kube.start()
             await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
     told = [(each["event"], each.get("what")) for each in logs]
-    assert [what for _, what in told if what in ("start", "register")] == ["register", "start", "start"]
+    assert {what for _, what in told if what in ("start", "register")} == {"start"}
     begun = max(place for place, each in enumerate(told) if each == ("turn_failed", "start"))
     assert ("resource_advertised", None) in told[begun:]
     assert ("resource_advertised", None) not in told[:begun]

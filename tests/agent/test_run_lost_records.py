@@ -7,13 +7,28 @@ from structlog.testing import capture_logs
 
 from harness.agentlogs import until_logged
 from harness.agentmachine import STATE, Machine
-from tessera.clients.kube import NODES, PODS, Kind, Object, labels_of
+from tessera.api.kubernetes.podspecs import ASSIGNMENT
+from tessera.clients.kube import (
+    CONFIG_MAPS,
+    EVERYTHING,
+    GPU_NODES,
+    NODES,
+    PODS,
+    Kind,
+    Listing,
+    Object,
+    Selection,
+    labels_of,
+)
 from tessera.clients.kubelet import Container
+from tessera.core.cluster.snapshot import Share
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.gpu.sharing import Mode
 from tessera.errors import Conflict, Unavailable
 
 pytestmark = pytest.mark.anyio
 
-GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb"
+GPU, SLICE, NEED = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "tessera.dev/gpu-memory"
 
 
 async def counted(machine: Machine, resource: str = GPU, count: int = 2) -> None:
@@ -69,6 +84,96 @@ async def test_a_pod_that_comes_before_the_agent_advertises_is_refused_not_start
         answers.set()
         await machine.kubelet.until_allocatable(GPU, 2)
         assert await machine.start("new", GPU)
+
+
+async def refused(machine: Machine, match: str = "the agent is starting") -> None:
+    """A pod of one GPU is refused, and the scheduler sends no other."""
+    await machine.pod("new", {GPU: 1})
+    with pytest.raises(Conflict, match=match):
+        await machine.start("new", GPU)
+
+
+async def test_a_configuration_that_was_never_valid_lets_no_pod_start_without_its_gpu(machine: Machine) -> None:
+    """Nothing was applied before, or what was is lost: it is not known what is advertised."""
+    policy = machine.folder / "policy.yaml"
+    policy.write_text("modes: [nonsense]\n")
+    await counted(machine)
+    await running(machine, "old")
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(GPU, 1)
+        await refused(machine)
+        (node,) = (await machine.kube.list(NODES)).objects
+        assert node["status"]["allocatable"] == {GPU: "1"}
+        policy.unlink()
+        await machine.kubelet.until_allocatable(GPU, 2)
+
+
+@pytest.mark.parametrize("kind", [GPU_NODES, CONFIG_MAPS], ids=["gpunodes", "the keys"])
+async def test_an_agent_that_may_not_read_what_it_needs_lets_no_pod_start_without_its_gpu(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    """As after an upgrade without its roles."""
+    every = machine.kube.list
+
+    async def some(asked: Kind, selection: Selection = EVERYTHING) -> Listing:
+        if asked == kind:
+            raise Unavailable("API server", found="HTTP 403")
+        return await every(asked, selection)
+
+    await counted(machine)
+    await running(machine, "old")
+    monkeypatch.setattr(machine.kube, "list", some)
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(GPU, 1)
+        await refused(machine)
+        monkeypatch.setattr(machine.kube, "list", every)
+        await machine.kubelet.until_allocatable(GPU, 2)
+
+
+async def test_a_driver_that_does_not_answer_lets_no_pod_start_without_its_gpu(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not loaded yet after a reboot."""
+
+    async def silent() -> Inventory:
+        raise Unavailable("driver", found="no answer")
+
+    await counted(machine)
+    await running(machine, "old")
+    with monkeypatch.context() as patch:
+        patch.setattr(machine.driver, "inventory", silent)
+        async with machine.agent():
+            await machine.kubelet.until_allocatable(GPU, 1)
+            await refused(machine)
+            patch.undo()
+            await machine.kubelet.until_allocatable(GPU, 2)
+
+
+@pytest.mark.parametrize("tries", [0, 1])
+async def test_a_kubelet_that_starts_while_a_try_to_start_hangs_has_its_plugins(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, tries: int
+) -> None:
+    hangs, calls, get = asyncio.Event(), 0, machine.kube.get
+
+    async def silent(kind: Kind, name: str, namespace: str = "") -> Object | None:
+        nonlocal calls
+        if kind == PODS:
+            return await get(kind, name, namespace)
+        calls += 1
+        if calls > tries:
+            hangs.set()
+            await asyncio.Event().wait()
+        raise Unavailable("API server", found=f"no answer for {kind} {name} {namespace}")
+
+    await counted(machine)
+    await running(machine, "old")
+    monkeypatch.setattr(machine.kube, "get", silent)
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(GPU, 1)
+        await asyncio.wait_for(hangs.wait(), 20)
+        await machine.kubelet.restart(without_record=True)
+        await machine.kubelet.until_allocatable(GPU, 1)
+        await refused(machine)
 
 
 def mute(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,3 +321,62 @@ async def test_no_instance_is_destroyed_while_no_record_says_what_a_running_pod_
         (process / "cgroup").unlink()
         process.rmdir()
         await machine.until_state("success")
+
+
+def memory_share(gib: int) -> tuple[Share, ...]:
+    mode = Mode.MEMORY_SHARE
+    return (
+        Share(
+            gpu=0,
+            mode=mode,
+            memory_mib=gib << 10,
+            compute_percent=0,
+            isolation=mode.isolation,
+            resource=NEED,
+            container="c",
+        ),
+    )
+
+
+@pytest.mark.parametrize("record", ["lost", "cut off"])
+@pytest.mark.parametrize("how", ["removed", "not signed", "replaced"])
+async def test_the_memory_of_a_share_whose_assignment_and_record_are_lost_is_not_given_again(
+    machine: Machine, how: str, record: str
+) -> None:
+    """A pod with 30 of 40 GiB runs: its units stay in the kubelet's record, but name no device."""
+    await machine.label(gpushare="true")
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(NEED, 80)
+        await machine.pod("p", {NEED: 30}, memory_share(30))
+        await machine.start("p", NEED, 30)
+    own = await machine.kube.get(PODS, "p", namespace="default") or {}
+    status = {"phase": "Running", "containerStatuses": [{"name": "c", "containerID": "containerd://abc"}]}
+    await machine.kube.patch(PODS, "p", {"status": status}, namespace="default", subresource="status")
+    process = machine.folder / "proc/200"
+    process.mkdir(parents=True)
+    (process / "cgroup").write_text(f"0::/kubepods/besteffort/pod{own['metadata']['uid']}/abc\n")
+    before = own["metadata"]["annotations"]
+    after: dict[str, str | None] = dict.fromkeys(before)
+    if how == "not signed":
+        after |= {ASSIGNMENT: before[ASSIGNMENT]}
+    elif how == "replaced":
+        after = before | {ASSIGNMENT: before[ASSIGNMENT].replace("30720", "10240")}
+        assert after != before
+    await machine.kube.patch(PODS, "p", {"metadata": {"annotations": after}}, namespace="default")
+    kept = machine.folder / "state/allocations.json"
+    content = kept.read_bytes()
+    kept.unlink()
+    if record == "cut off":
+        kept.write_bytes(content[:40])
+    async with machine.agent() as agent:
+        await machine.kubelet.until_allocatable(NEED, 30)
+        assert "pod default/p: it requests devices and runs" in agent.waiting_for()
+        await machine.pod("q", {NEED: 20}, memory_share(20))
+        with pytest.raises(Conflict, match="0 available devices"):
+            await machine.start("q", NEED, 20)
+        await machine.kube.delete(PODS, "p", namespace="default")
+        machine.kubelet.remove("default", "p")
+        (process / "cgroup").unlink()
+        process.rmdir()
+        await machine.kubelet.until_allocatable(NEED, 80)
+        assert await machine.start("q", NEED, 20)

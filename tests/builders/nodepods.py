@@ -54,6 +54,7 @@ class AnnotatedPods:
 
 class _View:
     checkpoint_is_readable = False
+    kubelet_resources: frozenset[str] = frozenset()
 
     def __init__(
         self,

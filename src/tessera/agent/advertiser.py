@@ -1,6 +1,7 @@
 """Keeps the devices that the kubelet has of this node as they should be: declared, enforced, healthy, and its own."""
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
@@ -43,6 +44,9 @@ _RETRY_S = 0.2
 """Interval of checks whether the kubelet has dropped a device."""
 _OFFER_TRIES = 5
 """Passes after which the kubelet must have the new list; pods that are bound for a device get it before it goes."""
+_OBSERVE_S = 5.0
+"""How long the driver may take to say what would be advertised while the agent cannot start to."""
+_USUAL = PluginOptions()
 _BLIND = (
     "processes of other pods are not visible (set hostPID: true): "
     "the agent relies on the API server for the end of a pod"
@@ -95,32 +99,47 @@ class DevicePublisher:
         return self._device_offers.promised(gpu)
 
     async def withdraw(self, inventory: Inventory) -> bool:
-        """Advertise nothing; running containers keep their device list strategy."""
-        usual = self._strategies.choose(PluginOptions(), self._watched.node())
-        return await self._plugins.offer(NodeOffer(resources=()), inventory, usual)
+        """Advertise nothing, as it is not known what; running containers keep their device list strategy.
 
-    async def register_not_ready(self, resources: Iterable[Resource], known: frozenset[str]) -> None:
+        Raises:
+            TesseraError: kubelet or API server do not answer; call again.
+
+        """
+        node = self._watched.node()
+        await self._find_not_ready((), every=True)
+        # Containers that are on record start again.
+        left = tuple(each for each in self._not_ready if each.name not in self._plugins.gate.record.resources)
+        done = await self._plugins.offer(NodeOffer(resources=left), inventory, self._strategies.choose(_USUAL, node))
+        if left:
+            await self._record.announce(node, healthy_counts(left))
+        return done
+
+    async def register_not_ready(self, resources: Iterable[Resource], *, every: bool) -> None:
         """Have the kubelet refuse pods that request these resources, until devices are published.
 
         Args:
             resources: what would be advertised.
-            known: the names of those that the kubelet admits no pod without.
+            every: as in `core.deviceplugin.offers.advertise.not_ready`.
 
         Raises:
-            Unavailable: the kubelet's record cannot be read.
+            TesseraError: kubelet or API server do not answer; call again.
 
         """
-        node, view = self._watched.node(), self._plugins.gate.view
+        await self._find_not_ready(resources, every=every)
+        if self._not_ready:
+            await self._plugins.register_not_ready(self._not_ready)
+            await self._record.announce(self._watched.node(), healthy_counts(self._not_ready))
+
+    async def _find_not_ready(self, resources: Iterable[Resource], *, every: bool) -> None:
+        view = self._plugins.gate.view
         allocated, uids = defaultdict[str, frozenset[str]](frozenset), set[str]()
         for each in await view.container_devices(initial=True):
             allocated[each.resource] |= frozenset(each.device_ids)
             uids.add(each.uid)
         admitted = self._plugins.admitted(uids)
-        observed = ObservedResources(node=view.node().resources, kubelet=known, admitted=admitted, allocated=allocated)
-        self._not_ready = not_ready(resources, observed, self._not_ready)
-        if self._not_ready:
-            await self._plugins.register_not_ready(self._not_ready)
-            await self._record.announce(node, healthy_counts(self._not_ready))
+        names, known = view.node().resources, view.kubelet_resources
+        observed = ObservedResources(node=names, kubelet=known, admitted=admitted, allocated=allocated)
+        self._not_ready = not_ready(resources, observed, self._not_ready, every=every)
 
     async def publish(self, offered: NodeOffer, declared: Declared, configured: PluginOptions) -> MoveProgress:
         """Advertise the kubelet's devices, one step at a time where devices move between kubelet and scheduler."""
@@ -207,21 +226,24 @@ class Advertiser:
         await self._adopt(await self._declarations.observe())
         self._begun = True
 
-    async def register_not_ready(self, known: frozenset[str]) -> None:
+    async def register_not_ready(self, *, declared: bool) -> None:
         """Let no pod start without what it requests before `begin`.
 
         Args:
-            known: the names of the resources that the kubelet admits no pod without.
+            declared: whether the GPUNode was read.
 
         Raises:
-            TesseraError: driver or API server do not answer; call again.
+            TesseraError: kubelet or API server do not answer; call again.
 
         """
-        declared = await self._declarations.observe()
-        if declared.node_sharing is not None:
-            options = OfferOptions(unit_mib=declared.node_sharing.unit_mib)
-            offered = offer(declared.gpus, declared.inventory, options)
-            await self._publisher.register_not_ready(offered.resources, known)
+        resources, known = tuple[Resource, ...](), False
+        with contextlib.suppress(TesseraError, TimeoutError):  # `begin` says why the driver does not answer
+            async with asyncio.timeout(_OBSERVE_S):
+                found = await self._declarations.observe()
+            if found.node_sharing is not None:
+                options = OfferOptions(unit_mib=found.node_sharing.unit_mib)
+                resources, known = offer(found.gpus, found.inventory, options).resources, declared
+        await self._publisher.register_not_ready(resources, every=not known)
 
     def waiting_for(self) -> str:
         """Return why devices are not advertised as declared; empty where they are."""

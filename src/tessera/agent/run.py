@@ -6,7 +6,8 @@ Each reconciles when something changed, and every few seconds in any case, and c
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
@@ -96,6 +97,7 @@ class Agent:
         self._kube = kube
         self._log = logger(node=settings.node)
         self._layout_wakeup, self._offer_wakeup, self._record_wakeup = WakeUp(), WakeUp(), WakeUp()
+        self._register_wakeup, self._declared = WakeUp(), False
         self.measures = Measures()
         self._watched = WatchedNode(kube, settings.node, wake=self._wake_loops, on_error=self._log_error)
         self._record = NodeRecord(kube, settings.node, self._log)
@@ -195,15 +197,15 @@ class Agent:
                 tasks.create_task(self._keys.store.run(self.measures))
                 # 2. Wait for the first state of each.
                 await self._watched.synced()
-                await self._gpunode.known()
-                await self._keys.synced()
-                # 3. Start what needs the pods alone.
-                for each in self._extra_loops:
-                    tasks.create_task(each(self._view, self.measures))
-                # 4. Get a signing key, and restore the layouts of before a reboot.
-                await until_done(
-                    self._begin_or_register, partial(self._log_error, what="start"), self._settings.interval_s
-                )
+                async with self._registered_not_ready():
+                    await self._gpunode.known()
+                    self._declared = True
+                    await self._keys.synced()
+                    # 3. Start what needs the pods alone.
+                    for each in self._extra_loops:
+                        tasks.create_task(each(self._view, self.measures))
+                    # 4. Get a signing key, and restore the layouts of before a reboot.
+                    await until_done(self._begin, self._not_begun, self._settings.interval_s)
                 self.measures.stopped("start")
                 # 5. Serve the kubelet's calls and the GPU changes that they need; measure.
                 tasks.create_task(self._changes.serve(self._change))
@@ -242,14 +244,24 @@ class Agent:
 
     # Layouts
 
-    async def _begin_or_register(self) -> None:
-        """Begin; if that fails, let no pod start without the devices that it requests until the next try."""
-        try:
-            await self._begin()
-        except Exception:
-            register = partial(self._advertiser.register_not_ready, self._view.kubelet_resources)
+    @contextlib.asynccontextmanager
+    async def _registered_not_ready(self) -> AsyncIterator[None]:
+        """Let no pod start without the devices that it requests, once the body has failed, or takes longer."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each()) for each in (self._register_not_ready, self._plugins.keep_registered)]
+            yield
+            for each in tasks:
+                each.cancel()
+
+    async def _register_not_ready(self) -> None:
+        while True:
+            await self._register_wakeup.wait(self._settings.interval_s)
+            register = partial(self._advertiser.register_not_ready, declared=self._declared)
             await one_turn(register, partial(self._log_error, what="register"))
-            raise
+
+    def _not_begun(self, error: BaseException) -> None:
+        self._log_error(error, what="start")
+        self._register_wakeup.set()
 
     async def _begin(self) -> None:
         """Get a signing key, restore the layouts of before a reboot, and record what containers have."""

@@ -165,6 +165,12 @@ class Plugins:
         """Register resources of which no call is answered until `offer` is called."""
         await self._servers.offer(resources, policy="distributed")
 
+    async def keep_registered(self) -> None:
+        """Register again when the kubelet restarts, before `run`; until canceled."""
+        while True:
+            await asyncio.sleep(_TEND_S)
+            await one_turn(self._servers.tend, self._complain)
+
     async def run(self, measures: Measures) -> None:
         """Serve, register again when the kubelet restarts, and remove stale state; until canceled."""
         loop = asyncio.get_running_loop()

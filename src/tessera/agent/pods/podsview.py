@@ -77,6 +77,10 @@ class PodsInView(Protocol):
     def checkpoint_is_readable(self) -> bool:
         """Whether the kubelet's checkpoint can be read."""
 
+    @property
+    def kubelet_resources(self) -> frozenset[str]:
+        """The resources that the kubelet admits no pod without."""
+
     def node(self) -> RegisteredNode:
         """Return the Node object as the watch shows it."""
 

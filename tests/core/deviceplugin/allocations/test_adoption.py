@@ -6,10 +6,18 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from tessera.core.deviceplugin.allocations.adoption import RegisteredNode, adopted, unrecorded, was_left_out
+from tessera.core.deviceplugin.allocations.adoption import (
+    RegisteredNode,
+    adopted,
+    unassigned,
+    unrecorded,
+    was_left_out,
+    without_known,
+)
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice
 from tessera.core.deviceplugin.allocations.gateobservation import GatePod
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.unreadableentries import uses_unknown
 from tessera.core.gpu.deviceids import DeviceId
 
 GPU, UNITS = "nvidia.com/gpu", "tessera.dev/gpu-memory"
@@ -168,3 +176,36 @@ def test_a_resource_that_its_node_never_had_is_left_out_of_a_pod() -> None:
     assert not was_left_out(POD, GPU, RegisteredNode(resources=frozenset({"cpu"}))), "the Node has no time"
     unknown = msgspec.structs.replace(POD, started_s=0.0)
     assert not was_left_out(unknown, GPU, RegisteredNode(resources=frozenset({"cpu"}), created_s=10.0))
+
+
+UNITS_OF_SIDE = allocated("side", UNITS, "u")
+# sentence: what the kubelet's record has; what it uses by its assignment; the pod; if it is on record; if it counts
+UNASSIGNED: dict[str, tuple[KubeletAllocation, tuple[AllocatedDevice, ...], GatePod, bool, bool]] = {
+    "it runs, and its assignment does not count": (UNITS_OF_SIDE, (), POD, False, True),
+    "its assignment counts": (UNITS_OF_SIDE, USES, POD, False, False),
+    "the agent's record has it": (UNITS_OF_SIDE, (), POD, True, False),
+    "it has a device by name": (allocated("main", GPU, "x"), (), POD, False, False),
+    "the kubelet's record has no units": (SIDE, (), POD, False, False),
+    "it was not created": (UNITS_OF_SIDE, (), msgspec.structs.replace(POD, created=frozenset()), False, False),
+    "its pod has ended": (UNITS_OF_SIDE, (), msgspec.structs.replace(POD, ended=True), False, False),
+    "its pod is gone": (msgspec.structs.replace(UNITS_OF_SIDE, uid="gone"), (), POD, False, False),
+}
+
+
+@pytest.mark.parametrize("case", UNASSIGNED)
+def test_units_of_a_running_container_without_an_assignment_are_of_an_unknown_device(case: str) -> None:
+    """Until its assignment counts again; then it is adopted."""
+    kubelet, found, pod, known, want = UNASSIGNED[case]
+    record = tuple(adopted((), [kubelet], uses(USES), {"p": pod}, {}, 9)) if known else ()
+    entries = unassigned(record, [kubelet], uses(found), {"p": pod}, 9, blind=True)
+    assert [(each.container_key, each.ids, each.at_ns) for each in entries] == (
+        [(("p", "side", UNITS), ("u",), 5)] if want else []
+    )
+    assert all(map(uses_unknown, entries))
+    assert without_known(entries, [kubelet], uses(())) == entries
+    assert without_known((*entries, KNOWN), [kubelet], uses(USES)) == (KNOWN,)
+
+
+def test_where_processes_are_observed_the_caller_leaves_out_those_without_any() -> None:
+    pod = msgspec.structs.replace(POD, created=frozenset())
+    assert unassigned((), [UNITS_OF_SIDE], uses(()), {"p": pod}, 9, blind=False)

@@ -4,9 +4,11 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import NamedTuple
 
+import msgspec
 import pytest
 
 from tessera.core.deviceplugin.offers.advertise import (
+    MOST_DEVICES,
     ObservedResources,
     PluginDevice,
     Resource,
@@ -210,3 +212,14 @@ def test_what_is_not_advertised_any_more_stays_registered() -> None:
     former = not_ready([resource("A"), resource("A", UNITS)], known)
     assert [each.name for each in former] == [GPU, UNITS]
     assert not_ready([resource("A", UNITS)], known, former) == former
+
+
+def test_where_it_is_not_known_what_would_be_advertised_each_resource_of_gpus_of_the_node_is_registered() -> None:
+    names = frozenset({GPU, UNITS, "cpu", "rdma/hca", "nvidia.com/mig-1g.5gb", "renamed/gpu"})
+    known = ObservedResources(
+        node=names, kubelet=frozenset({UNITS}), admitted={GPU: 3, "renamed/gpu": 2, "cpu": 7}, allocated={}
+    )
+    found = not_ready([resource("A"), resource("A", "renamed/gpu"), resource("A", "not/there")], known, every=True)
+    assert healthy_counts(found) == {GPU: 3, "nvidia.com/mig-1g.5gb": 0, "renamed/gpu": 2}
+    many = msgspec.structs.replace(known, admitted={GPU: 10**9})
+    assert healthy_counts(not_ready((), many, every=True))[GPU] == MOST_DEVICES

@@ -20,7 +20,12 @@ from tessera.agent.deviceplugin.allocations.allocationsfile import (
 )
 from tessera.agent.pods.observing import PodObserver
 from tessera.core.deviceplugin.allocations import lastgate
-from tessera.core.deviceplugin.allocations.adoption import adopted, unrecorded
+from tessera.core.deviceplugin.allocations.adoption import (
+    adopted,
+    unassigned,
+    unrecorded,
+    without_known,
+)
 from tessera.core.deviceplugin.allocations.agentallocations import (
     AgentAllocation,
     AllocatedDevice,
@@ -359,6 +364,9 @@ class AllocationRecord:
             observed = await self._observed()
         known = tuple(named(each, observed) if each in late else each for each in self._entries)
         kept = tuple(each for each in known if each.uid or each not in late)
+        kept = without_known(kept, allocated, uses_of)
+        if not self._complete:
+            kept += await self._unassigned(kept, allocated, uses_of)
         # 3. Adopt allocations made before there was a record, and complete entries of former versions.
         pods = self.observer.pods({each.uid for each in allocated})
         new = tuple(adopted(kept, allocated, uses_of, pods, self.capacity(), self.next_ns()))
@@ -404,6 +412,18 @@ class AllocationRecord:
         pods, view = self.observer.pods(self._view.by_uid()), self._view
         known = (*allocated, *await view.container_devices(initial=True))
         found = unrecorded(self._entries, known, pods, view.has_lost, view.node(), blind=view.blind)
+        running = await self.observer.running_containers((each.uid, each.container) for each in found)
+        return tuple(each for each in found if (each.uid, each.container) in running)
+
+    async def _unassigned(
+        self,
+        record: tuple[AgentAllocation, ...],
+        allocated: tuple[KubeletAllocation, ...],
+        uses_of: Callable[[KubeletAllocation], tuple[AllocatedDevice, ...]],
+    ) -> tuple[AgentAllocation, ...]:
+        """Return entries for containers with units that run, and whose assignment does not count any more."""
+        pods, view = self.observer.pods({each.uid for each in allocated}), self._view
+        found = unassigned(record, allocated, uses_of, pods, self.next_ns(), blind=view.blind)
         running = await self.observer.running_containers((each.uid, each.container) for each in found)
         return tuple(each for each in found if (each.uid, each.container) in running)
 

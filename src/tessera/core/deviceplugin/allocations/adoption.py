@@ -8,11 +8,12 @@ import msgspec
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, clashes
 from tessera.core.deviceplugin.allocations.gateobservation import GatePod
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.unreadableentries import uses_unknown
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import names_device
 from tessera.core.workload.resources import SHARE_RESOURCES
 
-__all__ = ["RegisteredNode", "adopted", "unrecorded", "was_left_out"]
+__all__ = ["RegisteredNode", "adopted", "unassigned", "unrecorded", "was_left_out", "without_known"]
 
 
 class RegisteredNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,20 +53,66 @@ def adopted(
         if uses or not each.device_ids:
             pod = pods.get(each.uid, GatePod(name=""))
             named = each.resource not in SHARE_RESOURCES
-            entry = AgentAllocation(
-                resource=each.resource,
-                ids=each.device_ids,
-                uses=uses,
-                uid=each.uid,
-                pod=f"{each.namespace}/{each.pod}",
-                container=each.container,
-                at_ns=pod.created_ns or next_ns,
-                # A container by name keeps its devices; one by assignment is checked at its next start.
-                started=not each.device_ids or (named and each.container in pod.created),
-            )
+            # A container by name keeps its devices; one by assignment is checked at its next start.
+            started = not each.device_ids or (named and each.container in pod.created)
+            entry = msgspec.structs.replace(_entry(each, pod, next_ns), uses=uses, started=started)
             # Pods in the record already came first, however old the other pod is.
             late = any(clashes(record, entry, capacity_mib, ids=named))
             yield msgspec.structs.replace(entry, at_ns=max(entry.at_ns, next_ns)) if late else entry
+
+
+def unassigned(
+    record: Iterable[AgentAllocation],
+    allocated: Iterable[KubeletAllocation],
+    uses_of: Callable[[KubeletAllocation], tuple[AllocatedDevice, ...]],
+    pods: Mapping[str, GatePod],
+    next_ns: int,
+    *,
+    blind: bool,
+) -> tuple[AgentAllocation, ...]:
+    """Return entries without devices for containers with units, if they run, whose assignment does not count.
+
+    A record that was lost had their assignment; a tenant may have removed it since, or replaced it. Units name no
+    device.
+
+    Args:
+        record: the allocations.
+        allocated: the kubelet's.
+        uses_of: as in `adopted`.
+        pods: by UID.
+        next_ns: later than every time on record.
+        blind: whether processes cannot be observed; where they can, the caller leaves out the containers without any.
+
+    """
+    known, has_process = {each.container_key for each in record}, None if blind else True
+    return tuple(
+        msgspec.structs.replace(_entry(each, pods[each.uid], next_ns), started=True)
+        for each in allocated
+        if each.resource in SHARE_RESOURCES and each.device_ids and each.uid in pods
+        if pods[each.uid].may_run(each.container, has_process=has_process)
+        if _key(each) not in known and not uses_of(each)
+    )
+
+
+def without_known(
+    record: Iterable[AgentAllocation],
+    allocated: Iterable[KubeletAllocation],
+    uses_of: Callable[[KubeletAllocation], tuple[AllocatedDevice, ...]],
+) -> tuple[AgentAllocation, ...]:
+    """Return the record without the entries of `unassigned` whose assignment counts by now: they are adopted.
+
+    Args:
+        record: the allocations.
+        allocated: the kubelet's.
+        uses_of: as in `adopted`.
+
+    """
+    units = {_key(each): each for each in allocated if each.resource in SHARE_RESOURCES and each.device_ids}
+    return tuple(
+        each
+        for each in record
+        if not (uses_unknown(each) and each.container_key in units and uses_of(units[each.container_key]))
+    )
 
 
 def unrecorded(
@@ -123,6 +170,17 @@ def was_left_out(pod: GatePod, resource: str, node: RegisteredNode) -> bool:
     if not node.resources or resource in node.resources or pod.static or pod.has_resource_claim:
         return False
     return pod.started_s > node.created_s
+
+
+def _entry(allocation: KubeletAllocation, pod: GatePod, next_ns: int) -> AgentAllocation:
+    return AgentAllocation(
+        resource=allocation.resource,
+        ids=allocation.device_ids,
+        uid=allocation.uid,
+        pod=f"{allocation.namespace}/{allocation.pod}",
+        container=allocation.container,
+        at_ns=pod.created_ns or next_ns,
+    )
 
 
 def _key(allocation: KubeletAllocation) -> tuple[str, str, str]:

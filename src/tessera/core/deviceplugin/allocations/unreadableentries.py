@@ -55,8 +55,8 @@ class UnknownUse(NamedTuple):
 
 
 def uses_unknown(entry: AgentAllocation) -> bool:
-    """Return whether an entry is of a container that no record had: it is not known what it uses."""
-    return bool(entry.pod) and not entry.ids and not entry.uses
+    """Return whether an entry is of a container that no record had, or only its units: it is not known what it uses."""
+    return bool(entry.pod) and not entry.uses and (entry.started or not entry.ids)
 
 
 def is_idle(entry: AgentAllocation, pod: GatePod, processes: Container[tuple[str, str]] | None) -> bool:

@@ -12,7 +12,7 @@ from tessera.core.cluster.snapshot import Gpu
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import ComputeMode, GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
-from tessera.core.gpu.sharing import AMOUNT_MODES, Device, Mode, Sharing, devices
+from tessera.core.gpu.sharing import AMOUNT_MODES, Device, Mode, Sharing, devices, names_device
 from tessera.core.workload.resources import GPU_MEMORY, SHARE_RESOURCES
 
 __all__ = [
@@ -121,7 +121,7 @@ def none_free(resource: Resource, allocated: Container[str], admitted: int) -> R
 
 
 def not_ready(
-    offered: Iterable[Resource], observed: ObservedResources, former: Iterable[Resource] = ()
+    offered: Iterable[Resource], observed: ObservedResources, former: Iterable[Resource] = (), *, every: bool = False
 ) -> tuple[Resource, ...]:
     """Return the resources that an agent registers which cannot start to advertise yet, sorted by name.
 
@@ -135,21 +135,25 @@ def not_ready(
         offered: what would be advertised.
         observed: what Node, kubelet and pods have.
         former: what was registered before; it stays so, with as many devices as pods request now.
+        every: whether it is not known what would be advertised: then each resource of GPUs that the Node has counts,
+            with as many devices as pods request, whatever `offered` has of it.
 
     """
-    found = {each.name: each for each in former}
-    for each in offered:
-        name, admitted = each.name, observed.admitted.get(each.name, 0)
+    found, possible = {each.name: each for each in former}, healthy_counts(offered)
+    if every:
+        own = (name for name in observed.node if names_device(name) or name in SHARE_RESOURCES)
+        possible = dict.fromkeys((*possible, *own), MOST_DEVICES)
+    for name, healthy in possible.items():
+        admitted = observed.admitted.get(name, 0)
         lacks = len(observed.allocated.get(name, ())) < admitted
         if name in observed.node and (name in found or name not in observed.kubelet or lacks):
-            count = healthy_counts([none_free(each, (), admitted)])[name]
             found[name] = Resource(
                 name=name,
                 devices=tuple(
                     PluginDevice(id=f"not-ready-{number}", gpu_uuid="", uuid="", mode=Mode.WHOLE)
-                    for number in range(count)
+                    for number in range(min(admitted, healthy))
                 ),
-                by_assignment=each.by_assignment,
+                by_assignment=name in SHARE_RESOURCES,
                 not_ready=True,
             )
     return tuple(found[name] for name in sorted(found))
