@@ -35,6 +35,8 @@ class Node:
         self.started: dict[str, StartedPod] = {}
         self.vouched = False
         """Whether a container was started with just what is assigned."""
+        self.unknown = set[str]()
+        """Containers of which the record says nothing."""
         self.assigned = AssignedPods(AnnotatedPods(lambda: self.pods, self._annotate), self.trust, self)
 
     def started_pod(self, uid: str) -> StartedPod | None:
@@ -50,7 +52,7 @@ class Node:
     async def repair(self) -> dict[str, str]:
         """Return what is written on a pod to give it its assignment back."""
         self.written = {}
-        await self.assigned.repair(lambda _: self.vouched)
+        await self.assigned.repair(lambda each: self.vouched and each.key.container not in self.unknown)
         return self.written
 
     def gpus(self) -> list[int]:
@@ -368,3 +370,18 @@ async def test_a_pod_whose_init_container_alone_has_a_gpu_is_signed_anew_only_wh
     assert await node.repair() == {}
     node.vouched = True
     assert await node.repair() != {}
+
+
+async def test_a_pod_is_signed_anew_though_nothing_says_any_more_what_its_init_container_had() -> None:
+    """The kubelet's record lacks an init container that ended; those that last tell."""
+    init = {"name": "init", "resources": {"limits": NEED}}
+    plain = pod("p", NEED, amount(0))
+    node = Node()
+    node.trust.unpublished, node.vouched = frozenset(public(SERVER)), True
+    node.pods = [signed({**plain, "spec": {**plain["spec"], "initContainers": [init]}})]
+    assert sorted(each.initial for each in node.assigned.assigned_requests()) == [False, True]
+    node.unknown = {"main"}
+    assert await node.repair() == {}
+    node.unknown = {"init"}
+    await node.repair()
+    assert sealed(node, node.pods[0])

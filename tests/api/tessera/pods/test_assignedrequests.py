@@ -115,6 +115,9 @@ def test_age_and_end() -> None:
     plain = asking({"main": {NEED: 6}}, mps(1, 6144))
     assert read_assigned_requests([plain]).requests[0].since_ns == 1_769_860_800 * 10**9
     assert read_assigned_requests([asking({"main": {GPUSHARE: 5}}, annotations=INDEX)]).requests[0].since_ns == 77
+    assert read_assigned_requests([asking({"main": {GPUSHARE: 5}}, annotations=INDEX)]).requests[0].created_ns == (
+        1_769_860_800 * 10**9
+    )
     for text in ("0", "9" * 19):
         hurried = asking({"main": {NEED: 6}}, mps(1, 6144), annotations={"ALIYUN_COM_GPU_MEM_ASSUME_TIME": text})
         assert read_assigned_requests([hurried]).requests[0].since_ns == 1_769_860_800 * 10**9, (

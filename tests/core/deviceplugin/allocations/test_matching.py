@@ -55,7 +55,7 @@ def request(
 ) -> AssignedRequest:
     key = RequestKey("default", pod, "main", resource)
     return AssignedRequest(
-        key=key, units=units, shares=shares or (share(0, units * 1024),), since_ns=since, bound=bound
+        key=key, units=units, shares=shares or (share(0, units * 1024),), since_ns=since, created_ns=since, bound=bound
     )
 
 
@@ -227,6 +227,40 @@ def test_an_init_container_is_not_awaited_after_a_container_that_starts_later() 
     """It ran when the kubelet admitted its pod again, and has ended since; the other pod was created as early."""
     old, new = requests_of("a", LIVES["init runs"], 0), requests_of("b", LIVES["waits"], 0)
     assert answered_request([*old, *new], [allocation_of(old[1])], {"a"}, set()) == new[0]
+
+
+@pytest.mark.parametrize("oldest", LIVES)
+def test_a_kubelet_without_its_record_comes_by_creation_whenever_pods_were_bound(oldest: str) -> None:
+    """A pod may have waited for a node. The order is that of binding again once nothing is lost."""
+    for others in itertools.product(LIVES, repeat=2):
+        for bound in itertools.permutations(range(3)):
+            lives = {f"p{place}": LIVES[name] for place, name in enumerate((oldest, *others))}
+            admit_bound(lives, bound)
+
+
+def admit_bound(lives: dict[str, Life], bound: tuple[int, ...]) -> None:
+    requests = [
+        msgspec.structs.replace(each, since_ns=10 + bound[place])
+        for place, (pod, life) in enumerate(lives.items())
+        for each in requests_of(pod, life, place)
+    ]
+    created = {pod for pod, life in lives.items() if life.created}
+    running = {(pod, life.runs) for pod, life in lives.items()}
+    allocated = list[KubeletAllocation]()
+    for due in requests:
+        if (due.uid, due.key.container) not in running:
+            if not forgotten(requests, allocated, created):
+                return
+            found = answered_request(requests, allocated, created, running)
+            of_no_use = due.initial and (due.uid, "main") in running
+            assert found.key == due.key or of_no_use, (lives, bound, due.key)
+            allocated.append(allocation_of(due))
+
+
+def test_pods_that_wait_are_answered_in_the_order_of_binding_where_the_kubelet_lost_nothing() -> None:
+    waited = msgspec.structs.replace(OLD, since_ns=9)
+    assert answered_request([waited, NEW], [], set(), set()).key == NEW.key
+    assert answered_request([waited, NEW], [kubelet_allocation("new", "1", "2")], set(), set()).key == waited.key
 
 
 # sentence: (requests, units, answered, what the error says)

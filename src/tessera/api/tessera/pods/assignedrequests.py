@@ -84,6 +84,7 @@ def _requests(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[As
             shares=part.shares,
             at=part.at,
             since_ns=since_ns,
+            created_ns=created_ns(pod),
             ending=ending,
             running=running,
             ends=pod.get("spec", "restartPolicy").value in {"Never", "OnFailure"},

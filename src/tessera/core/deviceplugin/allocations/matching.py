@@ -55,6 +55,8 @@ class AssignedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Position of the first of them in the pod's assignment."""
     since_ns: int = 0
     """When the pod was assigned or created, in nanoseconds."""
+    created_ns: int = 0
+    """When the pod was created, in nanoseconds."""
     ending: bool = False
     """Whether the pod is terminating; then it keeps its devices and gets no more."""
 
@@ -199,7 +201,7 @@ def unserved(
 def forgotten(
     requests: Iterable[AssignedRequest], allocated: Iterable[KubeletAllocation], created: Container[str]
 ) -> tuple[AssignedRequest, ...]:
-    """Return the requests of pods that have begun and that the kubelet's record lacks, at least in part.
+    """Return the requests of started pods of which the kubelet's record lacks a container.
 
     Args:
         requests: of the pods.
@@ -220,13 +222,13 @@ def by_processes(
     *,
     again: bool,
 ) -> tuple[tuple[AssignedRequest, ...], frozenset[RequestKey]]:
-    """Return requests with whether they run, and those of them that are unlikely, for `unserved`.
+    """Return requests, `running` set by processes, and those that the kubelet hardly asks for: arguments of `unserved`.
 
     A pod's phase does not tell. It is `Pending` while an init container runs, or another waits for its image, and
-    `Running` when all have crashed. A kubelet that lost its record admits the oldest pod first, and its containers in
-    the order in which they start; nothing for those that run. So what it lacks of older pods, or of containers that
-    start before one that it has, it does not ask for. A pod that does not restart its containers may have ended, which
-    the API tells late: there the phase counts.
+    `Running` when all have crashed. A kubelet that lost its record admits pods in the order of their creation, whenever
+    they were bound, and a pod's containers in the order in which they start; nothing for those that run. So what it
+    lacks of older pods, or of containers that start before one that it has, it does not ask for. A pod that does not
+    restart its containers may have ended, which the API tells late: there the phase counts.
     Source: Kubernetes `pkg/kubelet/kubelet.go`, `HandlePodAdditions`; `pkg/kubelet/cm/devicemanager/manager.go`.
 
     Args:
@@ -237,12 +239,14 @@ def by_processes(
         again: whether no other request waits, so that each that runs by its pod's phase may be admitted again.
 
     """
-    every, recorded = tuple(requests), {each.key for each in allocated}
+    every, lost, recorded = tuple(requests), tuple(lost), {each.key for each in allocated}
+    if lost:
+        every = tuple(msgspec.structs.replace(each, since_ns=each.created_ns) for each in every)
     alive = {each.key for each in lost if (each.uid, each.key.container) in running}
     later = {each.uid for each in every if not each.initial and each.key in alive | recorded}
     unawaited = frozenset(each.key for each in lost if each.key in alive or (each.initial and each.uid in later))
-    last_ns = max((each.since_ns for each in every if each.key in recorded), default=0)
-    passed = unawaited.union(each.key for each in lost if each.since_ns < last_ns)
+    last_ns = max((each.created_ns for each in every if each.key in recorded), default=0)
+    passed = unawaited.union(each.key for each in lost if each.created_ns < last_ns)
     crashed = {each.key for each in lost if not each.ends}
 
     def runs(request: AssignedRequest) -> bool:

@@ -60,7 +60,7 @@ def uses_unknown(entry: AgentAllocation) -> bool:
 
 
 def is_idle(entry: AgentAllocation, pod: GatePod, processes: Container[tuple[str, str]] | None) -> bool:
-    """Return whether a container that no record had uses nothing: it has not begun, or is an init container that ended.
+    """Return whether a container that no record had uses nothing: it has not started, or is an ended init container.
 
     If it starts later it is allocated anew. One that was created and lasts as long as its pod may just be restarting.
 
