@@ -41,12 +41,18 @@ def empty_folder(path: Path, *, most_s: float = math.inf) -> None:
     emptying = _Emptying(path, time.monotonic() + most_s)
     try:
         emptying.run()
+    except _GivenUpError:
+        pass
     except OSError as error:
         raise emptying.error or OSError(error.errno, error.strerror, str(emptying.place())) from error
     finally:
         emptying.close()
     if emptying.error is not None:
         raise emptying.error
+
+
+class _GivenUpError(Exception):
+    """There were too many errors; no OSError, which would count as one more."""
 
 
 class _Level(msgspec.Struct):
@@ -90,7 +96,8 @@ class _Emptying:
         """Remove all that can be removed.
 
         Raises:
-            OSError: it is given up.
+            OSError: it cannot go on.
+            _GivenUpError: there were too many errors.
 
         """
         while self._inodes:
@@ -194,7 +201,7 @@ class _Emptying:
         """Leave something in the current folder; empty for something without a name.
 
         Raises:
-            OSError: there were too many errors.
+            _GivenUpError: there were too many errors.
 
         """
         self._remaining.setdefault(len(self._inodes), set()).add(name)
@@ -204,7 +211,7 @@ class _Emptying:
         if self.error is None:
             self.error = OSError(error.errno, error.strerror, str(self.place(name)))
         if self._errors == _MOST_ERRORS:
-            raise self.error
+            raise _GivenUpError
 
     def place(self, *name: str) -> Path:
         """Return the path of what is in the current folder; of deeply nested folders the first ten."""

@@ -74,6 +74,20 @@ def test_the_next_user_finds_a_folder_as_it_was_made(mount: Path, change: str, i
     assert os.listxattr(folder) == []
 
 
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_folder_takes_nothing_of_the_one_above(mount: Path, change: str) -> None:
+    """An administrator may give a group, setgid or a default ACL to all that comes into it."""
+    folders, above = VolumeFolders(mount), mount / "volumes"
+    above.mkdir()
+    CHANGES[change](above)
+    above.chmod(above.stat().st_mode | 0o2000)
+    folders.make(0)
+    assert folders.found() == (VolumeFolder(number=0, empty=True),)
+    (above / "0/file").touch()
+    folders.erase(0)
+    assert folders.found() == (VolumeFolder(number=0, empty=True),)
+
+
 @pytest.mark.parametrize(
     ("what", "problem"), [("files", "Directory not empty"), ("folders", "not all of it is removed yet")]
 )

@@ -236,14 +236,18 @@ async def test_an_error_of_the_disk_that_passes_leaves_a_model_that_is_fetched_o
 async def test_a_pod_is_refused_with_the_reason_where_the_disk_for_models_hangs(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kubelet has no deadline, and starts no other pod meanwhile: of many pods it waits for the first alone."""
-    await node.tell(desired(node.put("llama", a=b"1")))
+    """The kubelet has no deadline, and starts no other pod meanwhile: of many pods it waits for the first alone.
+
+    Pods of a model for which the disk answers start.
+    """
+    await node.tell(desired(node.put("llama", a=b"1")), desired(node.put("gemma", a=b"2"), name="gemma"))
     async with node.running():
+        await node.model(has(), name="gemma")
         await node.model(has())
         hangs, real, asked = threading.Event(), os.utime, list[str]()
 
         def utime(*arguments: Any, **more: Any) -> None:
-            if threading.current_thread().name.startswith("model-mounts"):
+            if threading.current_thread().name.startswith("model-mounts") and "llama" in str(arguments[0]):
                 asked.append(threading.current_thread().name)
                 hangs.wait(PATIENCE_S)
             real(*arguments, **more)
@@ -255,6 +259,7 @@ async def test_a_pod_is_refused_with_the_reason_where_the_disk_for_models_hangs(
                 with pytest.raises(Conflict, match="the disk for models has not answered in"):
                     await node.start(name)
             assert len(asked) == 1
+            assert mounted(await node.start("other", "models.tessera.dev/gemma")) == b"2"
             hangs.set()
             async with asyncio.timeout(PATIENCE_S):
                 for number in count():

@@ -69,7 +69,7 @@ class VolumeFolders:
         path = self._folder(number)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            path.chmod(_MODE)
+            _clear_inherited(path)
         except OSError as error:
             raise _failed(path, error) from error
 
@@ -90,7 +90,7 @@ class VolumeFolders:
             empty_folder(path, most_s=_ERASE_S)
             path.rmdir()
             path.mkdir()
-            path.chmod(_MODE)
+            _clear_inherited(path)
         except OSError as error:
             raise _failed(path, error) from error
 
@@ -108,11 +108,24 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     return entry.is_dir(follow_symlinks=False)
 
 
+def _clear_inherited(path: Path) -> None:
+    """Give a folder that was just made its mode, and take away what it has of the folder above: group and ACL."""
+    os.chown(path, 0, 0)
+    for name in _attributes(path):
+        os.removexattr(path, name)
+    path.chmod(_MODE)
+
+
 def _is_new(path: Path) -> bool:
     """Return whether a folder is as it was made: its user may have changed its mode, owner, attributes and ACL."""
     status = path.lstat()
-    own = [name for name in os.listxattr(path, follow_symlinks=False) if not name.startswith("security.")]
-    return (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, own) == (_MODE, 0, 0, [])
+    found = stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, _attributes(path)
+    return found == (_MODE, 0, 0, [])
+
+
+def _attributes(path: Path) -> list[str]:
+    """Return the names of a folder's attributes, ACLs among them, without those of the machine's security modules."""
+    return [name for name in os.listxattr(path, follow_symlinks=False) if not name.startswith("security.")]
 
 
 def _is_number(name: str) -> bool:

@@ -84,23 +84,26 @@ class ModelResponses:
         self._on_disk = on_disk
         # Threads that hang take none from the rest of the agent.
         self._threads = ThreadPoolExecutor(_THREADS, "model-mounts")
-        self._begun: dict[Future[ContainerResponse], float] = {}
-        """When each answer that is still awaited of the disk began, on the loop's clock."""
+        self._begun: dict[Future[ContainerResponse], tuple[str, float]] = {}
+        """The resource of each answer that is still awaited of the disk, and when it began, on the loop's clock."""
 
     async def respond(self, resource: str, device: str) -> ContainerResponse:
         """Return the mount that a container gets with a device; the agent goes on where the disk is slow.
 
         Raises:
             Unavailable: its revision is not on the disk, or damaged, or the disk does not answer within 10 s of the
-                first request that it has not answered: while it hangs, further ones are refused at once.
+                first request for this resource that it has not answered: while it hangs, further ones are refused
+                at once. Once as many hang as there are threads, those for every resource are.
 
         """
         now_s = asyncio.get_running_loop().time()
+        hang = len(self._begun) >= _THREADS
+        since_s = min([now_s, *(at_s for of, at_s in self._begun.values() if hang or of == resource)])
         try:
-            async with asyncio.timeout_at(min([now_s, *self._begun.values()]) + _ANSWER_S):
+            async with asyncio.timeout_at(since_s + _ANSWER_S):
                 await asyncio.sleep(0)  # ends it at once where the disk hangs already
                 answer = self._threads.submit(self._respond, resource, device)
-                self._begun[answer] = now_s
+                self._begun[answer] = resource, now_s
                 answer.add_done_callback(self._begun.pop)
                 return await asyncio.wrap_future(answer)
         except TimeoutError:
