@@ -185,6 +185,37 @@ async def test_nothing_is_allocated_while_an_init_container_runs_that_neither_re
 
 
 @pytest.mark.parametrize("blind", [False, True])
+@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("lasting", [False, True])
+async def test_an_init_container_that_the_kubelet_has_on_record_keeps_what_no_other_container_has(
+    node: Node, *, lasting: bool, damaged: bool, blind: bool
+) -> None:
+    """Its MIG instance counted as nobody's, and could be given to another pod or destroyed."""
+    node.hurry(termination_s=0.1)
+    await node.offer(CUT, how=CDI)
+    initial(node, blind=blind)
+    if not lasting:
+        node.pods["default", "p"]["spec"]["containers"] = [{"name": "main"}]
+    await node.kubelet.admit("default", "p", Container(name="init", limits=((SLICE, 1),)))
+    if lasting:
+        await node.kubelet.admit("default", "p", Container(name="main", limits=((SLICE, 1),)))
+    await node.kubelet.create("default", "p", "init")
+    created(node, "p", containerStatuses=[{"name": "main"}], initContainerStatuses=[created_status("init", "a1")])
+    if not blind:
+        sandboxed(node, "p", "a1")
+    allocated = await node.plugins.gate.view.container_devices(initial=True)
+    before = {each.container: each.device_ids for each in allocated}
+    await restarted_without_record(node, CUT, damaged=damaged)
+    assert node.plugins.problems == ()
+    found = {each.container: each for each in node.plugins.gate.record.entries}
+    assert {name: each.ids for name, each in found.items()} == before
+    assert all(len(each.uses) == 1 for each in found.values())
+    node.ask("q", SLICE)
+    with pytest.raises(TesseraError, match="default/p"):
+        await node.kubelet.allocate("default", "q", Container(name="main", limits=((SLICE, 1),)), before["init"])
+
+
+@pytest.mark.parametrize("blind", [False, True])
 @pytest.mark.parametrize("began", [False, True])
 async def test_a_status_that_is_late_keeps_the_node_closed_until_it_says_more(
     node: Node, *, began: bool, blind: bool

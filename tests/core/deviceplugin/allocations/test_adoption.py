@@ -9,6 +9,7 @@ import pytest
 from tessera.core.deviceplugin.allocations.adoption import (
     RegisteredNode,
     adopted,
+    initial_by_name,
     unassigned,
     unrecorded,
     was_left_out,
@@ -119,6 +120,18 @@ def test_where_processes_are_observed_each_container_by_name_counts_whatever_its
     assert not unrecorded(
         (), (), {"p": msgspec.structs.replace(POD, ended=True)}, lambda *_: True, RegisteredNode(), blind=False
     )
+
+
+@pytest.mark.parametrize("resource", [GPU, UNITS])
+@pytest.mark.parametrize("created", [frozenset[str](), frozenset({"init"}), frozenset({"init", "main"})])
+@pytest.mark.parametrize("container", ["init", "main", "side"])
+def test_an_init_container_by_name_counts_until_it_has_ended(
+    container: str, created: frozenset[str], resource: str
+) -> None:
+    pod = msgspec.structs.replace(POD, created=created)
+    each = allocated(container, resource, "x")
+    counts = container == "init" and "main" not in created and resource == GPU
+    assert list(initial_by_name((each, ELSEWHERE), {"p": pod})) == [each] * counts
 
 
 def uses(found: tuple[AllocatedDevice, ...]) -> Callable[[KubeletAllocation], tuple[AllocatedDevice, ...]]:

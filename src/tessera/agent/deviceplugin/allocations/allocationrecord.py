@@ -22,6 +22,7 @@ from tessera.agent.pods.observing import PodObserver
 from tessera.core.deviceplugin.allocations import lastgate
 from tessera.core.deviceplugin.allocations.adoption import (
     adopted,
+    initial_by_name,
     unassigned,
     unrecorded,
     without_known,
@@ -354,7 +355,9 @@ class AllocationRecord:
         allocated = await self._view.container_devices()
         self.release(complete=complete)
         if not self._complete:
-            allocated += await self._unrecorded(allocated)
+            initial = await self._view.container_devices(initial=True)
+            allocated += tuple(initial_by_name(initial, self.observer.pods({each.uid for each in initial})))
+            allocated += await self._unrecorded((*allocated, *initial))
         # 2. Find the pods of unclaimed answers; one in the kubelet's record is for an existing pod.
         running = await self._running_vague(allocated)
         observed, late = await self._observed(), self._unclaimed()
@@ -410,8 +413,7 @@ class AllocationRecord:
     async def _unrecorded(self, allocated: tuple[KubeletAllocation, ...]) -> tuple[KubeletAllocation, ...]:
         """Return the containers with devices that both records lack while they run, without ids."""
         pods, view = self.observer.pods(self._view.by_uid()), self._view
-        known = (*allocated, *await view.container_devices(initial=True))
-        found = unrecorded(self._entries, known, pods, view.has_lost, view.node(), blind=view.blind)
+        found = unrecorded(self._entries, allocated, pods, view.has_lost, view.node(), blind=view.blind)
         running = await self.observer.running_containers((each.uid, each.container) for each in found)
         return tuple(each for each in found if (each.uid, each.container) in running)
 

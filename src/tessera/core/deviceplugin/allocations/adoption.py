@@ -13,7 +13,7 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import names_device
 from tessera.core.workload.resources import SHARE_RESOURCES
 
-__all__ = ["RegisteredNode", "adopted", "unassigned", "unrecorded", "was_left_out", "without_known"]
+__all__ = ["RegisteredNode", "adopted", "initial_by_name", "unassigned", "unrecorded", "was_left_out", "without_known"]
 
 
 class RegisteredNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +59,25 @@ def adopted(
             # Pods in the record already came first, however old the other pod is.
             late = any(clashes(record, entry, capacity_mib, ids=named))
             yield msgspec.structs.replace(entry, at_ns=max(entry.at_ns, next_ns)) if late else entry
+
+
+def initial_by_name(allocated: Iterable[KubeletAllocation], pods: Mapping[str, GatePod]) -> Iterator[KubeletAllocation]:
+    """Yield the kubelet's allocations by name of init containers that have not ended.
+
+    What such a container has, no other container of its pod may have. Shares are left out: the API server has a claim
+    for each.
+
+    Args:
+        allocated: the kubelet's, also those of init containers.
+        pods: by UID.
+
+    """
+    for each in allocated:
+        pod = pods.get(each.uid)
+        if pod is None or each.container in pod.lasting or pod.has_ended(each.container):
+            continue
+        if each.resource not in SHARE_RESOURCES:
+            yield each
 
 
 def unassigned(
