@@ -8,6 +8,7 @@ import contextlib
 import http.client
 import json
 import ssl
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from tessera.errors import Unavailable
 __all__ = ["Lookups"]
 
 _TIMEOUT_S = 60
+_TRIES = 10
+"""A server that has just begun to serve a kind answers `try again in a second`; kubectl asks as often."""
 _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 
@@ -91,20 +94,29 @@ class Lookups:
     def _read(
         self, subject: str, path: str, accept: str = "application/json", *, timeout_s: float = _TIMEOUT_S
     ) -> bytes:
+        status, content, again_s = self._ask(subject, path, accept, timeout_s)
+        for _ in range(_TRIES - 1):
+            if status != http.HTTPStatus.TOO_MANY_REQUESTS:
+                break
+            time.sleep(again_s)
+            status, content, again_s = self._ask(subject, path, accept, timeout_s)
+        if status != http.HTTPStatus.OK:
+            message = content.decode(errors="replace")
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                found = json.loads(content)
+                message = f"Error from server ({found['reason']}): {found['message']}"
+            raise Unavailable(subject, found=message, hint="see what the API server says")
+        return content
+
+    def _ask(self, subject: str, path: str, accept: str, timeout_s: float) -> tuple[int, bytes, float]:
+        """Return the status of an answer, what it says, and after how many seconds to ask again."""
         try:
             with contextlib.closing(self._connection(timeout_s)) as connection:
                 connection.request("GET", path, headers={"Accept": accept})
                 response = connection.getresponse()
-                content = response.read()
+                return response.status, response.read(), float(response.headers.get("Retry-After", 1))
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise Unavailable(subject, found=f"no answer: {error!r}", hint="see the log of the API server") from error
-        if response.status != http.HTTPStatus.OK:
-            message = content.decode(errors="replace")
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                status = json.loads(content)
-                message = f"Error from server ({status['reason']}): {status['message']}"
-            raise Unavailable(subject, found=message, hint="see what the API server says")
-        return content
 
     def _connection(self, timeout_s: float) -> http.client.HTTPSConnection:
         config = json.loads(self._kubeconfig.read_bytes())

@@ -9,12 +9,13 @@ import os
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import tarfile
 import threading
 import time
-from http.server import ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from testbed.cluster import Cluster, Desired
 from testbed.cudanames import make_libraries
 from testbed.gpus import capability_minors
 from testbed.images import BUSYBOX, Image, write_archive, write_images, write_layer
+from testbed.lookups import Lookups
 from testbed.pki import Pki
 from testbed.processes import Processes, find_process, until
 from testbed.programs import HELM, MODULES, go_version, programs
@@ -157,6 +159,34 @@ def test_a_kubeconfig_names_its_files(tmp_path: Path) -> None:
     content = json.loads(pki.kubeconfig("admin", "someone", "https://127.0.0.1:1").read_text())
     assert content["users"][0]["user"]["client-key"] == str(tmp_path / "someone.key")
     assert content["clusters"][0]["cluster"]["server"] == "https://127.0.0.1:1"
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="needs openssl")
+@pytest.mark.parametrize("refusals", [0, 9, 10])
+def test_a_server_that_says_try_again_is_asked_ten_times(tmp_path: Path, refusals: int) -> None:
+    """As the API server says of a kind that it has just begun to serve, and as kubectl asks."""
+    asked: list[str] = []
+
+    class Server(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(429 if len(asked) <= refusals else 200)
+            self.send_header("Retry-After", "0")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    pki = Pki(tmp_path)
+    pki.prepare()
+    certificate = pki.issue("server", "/CN=server", names=("IP:127.0.0.1",))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, pki.key("server"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        config = pki.kubeconfig("admin", "server", f"https://127.0.0.1:{server.server_port}")
+        assert Lookups(config).answers("/readyz") is (refusals < 10)
+        server.shutdown()
+    assert asked == ["/readyz"] * min(refusals + 1, 10)
 
 
 def test_an_image_is_an_archive_with_one_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
