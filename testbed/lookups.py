@@ -55,7 +55,7 @@ class Lookups:
             Unavailable: there is none, or the API server does not answer; tells what kubectl would.
 
         """
-        asked = _parser().parse_args(arguments)
+        asked = _parser().parse_intermixed_args(arguments)
         if "," in asked.kinds:
             lists = (self.get(kind, *arguments[1:]) for kind in asked.kinds.split(","))
             return {"items": [each for found in lists for each in found["items"]]}

@@ -45,6 +45,7 @@ LOOKUPS = (
     ("namespaces",),
     ("ns", "default"),
     ("serviceaccount", "default", "-n", "kube-system"),
+    ("serviceaccount", "--namespace=kube-system", "default"),
     ("sa", "--all-namespaces"),
     ("services,namespaces,gpupolicies", "-A"),
     ("clusterroles", "-l", "kubernetes.io/bootstrapping=rbac-defaults"),

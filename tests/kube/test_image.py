@@ -264,7 +264,7 @@ def test_images_are_pulled_with_credentials_pinned_and_unpinned(
         image_cluster.apply({**environment, "spec": {"image": images[1]}})
         warmup(image_cluster, environments={})
         until("its image", lambda: asyncio.run(pinned(image_cluster)) == {images[1]}, timeout_s=_WAIT_S)
-        everywhere = {"nodes": 1, "ready": 1}
+        everywhere = {"nodes": 1, "ready": 1, "image": images[1]}
         until("that it is said", lambda: _status_of_environment(image_cluster) == everywhere, timeout_s=_WAIT_S)
         image_cluster.kubectl("delete", "environment", "suite")
         image_cluster.kubectl("delete", "imagewarmup", "suite")
