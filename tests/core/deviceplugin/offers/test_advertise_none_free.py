@@ -159,15 +159,17 @@ def test_before_the_agent_can_advertise_no_pod_starts_without_a_device_and_no_ru
                 assert not lacks, case
                 assert ended(case.pods, 0) == [], case
             continue
-        if not (case.on_node and case.offered):
-            assert found == resource("ABCD"[: case.former]), "nothing new is registered for what is not advertised"
-            continue
         assert found.not_ready
         assert all(each.healthy for each in found.devices)
-        assert len(found.devices) == min(case.admitted, healthy), (
-            "none is free, and never more than would be advertised"
-        )
-        if case.admitted <= healthy:
+        if not (case.on_node and case.offered):
+            assert case.former is not None, "nothing new is registered for what is not advertised"
+        if case.offered:
+            assert len(found.devices) == min(case.admitted, healthy), (
+                "none is free, and never more than would be advertised"
+            )
+        else:
+            assert len(found.devices) == case.admitted
+        if not case.offered or case.admitted <= healthy:
             assert ended(case.pods, len(found.devices)) == [], case
         recorded = frozenset[str]().union(*(each.ids for each in case.pods))
         assert case.former is not None or not case.known or len(recorded) < case.admitted, "nothing without need"
@@ -206,12 +208,17 @@ def test_what_an_agent_registers_that_cannot_advertise_yet(case: str, name: str)
         assert len({device.id for device in each.devices}) == want
 
 
-def test_what_is_not_advertised_any_more_stays_registered() -> None:
-    """With none healthy a kubelet that restarts would end its pods."""
+def test_what_is_not_advertised_any_more_stays_registered_with_as_many_as_pods_request_now() -> None:
+    """With fewer healthy ones a kubelet that restarts would end its pods."""
     known = ObservedResources(node=frozenset({GPU, UNITS}), kubelet=frozenset(), admitted={GPU: 1}, allocated={})
-    former = not_ready([resource("A"), resource("A", UNITS)], known)
-    assert [each.name for each in former] == [GPU, UNITS]
+    former = not_ready([resource("ABC"), resource("A", UNITS)], known)
+    assert healthy_counts(former) == {GPU: 1, UNITS: 0}
     assert not_ready([resource("A", UNITS)], known, former) == former
+    for admitted, want in ((3, 3), (0, 0), (10**9, MOST_DEVICES)):
+        now = msgspec.structs.replace(known, admitted={GPU: admitted})
+        found = not_ready([resource("A", UNITS)], now, former)
+        assert healthy_counts(found) == {GPU: want, UNITS: 0}
+        assert all(each.not_ready for each in found)
 
 
 def test_where_it_is_not_known_what_would_be_advertised_each_resource_of_gpus_of_the_node_is_registered() -> None:

@@ -134,29 +134,34 @@ def not_ready(
     Args:
         offered: what would be advertised.
         observed: what Node, kubelet and pods have.
-        former: what was registered before; it stays so, with as many devices as pods request now.
+        former: what was registered before; it stays so, with as many devices as pods request now, also if it would
+            not be advertised any more: which of them are healthy is not known then.
         every: whether it is not known what would be advertised: then each resource of GPUs that the Node has counts,
             with as many devices as pods request, whatever `offered` has of it.
 
     """
-    found, possible = {each.name: each for each in former}, healthy_counts(offered)
+    registered, possible = {each.name for each in former}, healthy_counts(offered)
     if every:
         own = (name for name in observed.node if names_device(name) or name in SHARE_RESOURCES)
         possible = dict.fromkeys((*possible, *own), MOST_DEVICES)
-    for name, healthy in possible.items():
+    found = list[Resource]()
+    for name in sorted(registered | possible.keys()):
         admitted = observed.admitted.get(name, 0)
         lacks = len(observed.allocated.get(name, ())) < admitted
-        if name in observed.node and (name in found or name not in observed.kubelet or lacks):
-            found[name] = Resource(
-                name=name,
-                devices=tuple(
-                    PluginDevice(id=f"not-ready-{number}", gpu_uuid="", uuid="", mode=Mode.WHOLE)
-                    for number in range(min(admitted, healthy))
-                ),
-                by_assignment=name in SHARE_RESOURCES,
-                not_ready=True,
+        if name in registered or (name in observed.node and (name not in observed.kubelet or lacks)):
+            count = min(admitted, possible.get(name, MOST_DEVICES))
+            found.append(
+                Resource(
+                    name=name,
+                    devices=tuple(
+                        PluginDevice(id=f"not-ready-{number}", gpu_uuid="", uuid="", mode=Mode.WHOLE)
+                        for number in range(count)
+                    ),
+                    by_assignment=name in SHARE_RESOURCES,
+                    not_ready=True,
+                )
             )
-    return tuple(found[name] for name in sorted(found))
+    return tuple(found)
 
 
 def healthy_counts(resources: Iterable[Resource]) -> dict[str, int]:
