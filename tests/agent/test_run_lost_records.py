@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -10,6 +11,7 @@ from harness.agentmachine import STATE, Machine
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.clients.kube import (
     CONFIG_MAPS,
+    EVENTS,
     EVERYTHING,
     GPU_NODES,
     NODES,
@@ -108,11 +110,8 @@ async def test_a_configuration_that_was_never_valid_lets_no_pod_start_without_it
         await machine.kubelet.until_allocatable(GPU, 2)
 
 
-@pytest.mark.parametrize("kind", [GPU_NODES, CONFIG_MAPS], ids=["gpunodes", "the keys"])
-async def test_an_agent_that_may_not_read_what_it_needs_lets_no_pod_start_without_its_gpu(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, kind: Kind
-) -> None:
-    """As after an upgrade without its roles."""
+def deny(machine: Machine, patch: pytest.MonkeyPatch, kind: Kind) -> None:
+    """Let the API server list no objects of a kind."""
     every = machine.kube.list
 
     async def some(asked: Kind, selection: Selection = EVERYTHING) -> Listing:
@@ -120,14 +119,23 @@ async def test_an_agent_that_may_not_read_what_it_needs_lets_no_pod_start_withou
             raise Unavailable("API server", found="HTTP 403")
         return await every(asked, selection)
 
+    patch.setattr(machine.kube, "list", some)
+
+
+@pytest.mark.parametrize("kind", [GPU_NODES, CONFIG_MAPS], ids=["gpunodes", "the keys"])
+async def test_an_agent_that_may_not_read_what_it_needs_lets_no_pod_start_without_its_gpu(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    """As after an upgrade without its roles."""
     await counted(machine)
     await running(machine, "old")
-    monkeypatch.setattr(machine.kube, "list", some)
-    async with machine.agent():
-        await machine.kubelet.until_allocatable(GPU, 1)
-        await refused(machine)
-        monkeypatch.setattr(machine.kube, "list", every)
-        await machine.kubelet.until_allocatable(GPU, 2)
+    with monkeypatch.context() as patch:
+        deny(machine, patch, kind)
+        async with machine.agent():
+            await machine.kubelet.until_allocatable(GPU, 1)
+            await refused(machine)
+            patch.undo()
+            await machine.kubelet.until_allocatable(GPU, 2)
 
 
 async def test_a_driver_that_does_not_answer_lets_no_pod_start_without_its_gpu(
@@ -147,6 +155,77 @@ async def test_a_driver_that_does_not_answer_lets_no_pod_start_without_its_gpu(
             await refused(machine)
             patch.undo()
             await machine.kubelet.until_allocatable(GPU, 2)
+
+
+def lose_gpus(machine: Machine, patch: pytest.MonkeyPatch) -> None:
+    """Let the driver answer, and list no GPU."""
+    every = machine.driver.inventory
+
+    async def none() -> Inventory:
+        return msgspec.structs.replace(await every(), gpus=())
+
+    patch.setattr(machine.driver, "inventory", none)
+
+
+async def test_a_driver_that_lists_no_gpu_while_the_agent_cannot_start_lets_no_pod_start_without_its_gpu(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await counted(machine)
+    await running(machine, "old")
+    lose_gpus(machine, monkeypatch)
+    deny(machine, monkeypatch, CONFIG_MAPS)
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(GPU, 1)
+        await refused(machine, "the driver lists no GPU")
+
+
+async def test_a_driver_that_lists_no_gpu_lets_no_pod_start_without_its_gpu_and_ends_none_until_it_lists_them_again(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a reboot: the node has lost its GPUs, and the kubelet its record."""
+    await counted(machine)
+    await running(machine, "old")
+    with monkeypatch.context() as patch:
+        lose_gpus(machine, patch)
+        with capture_logs() as logs:
+            async with machine.agent():
+                await until_logged(logs, "gpunode_reported")
+                assert await machine.event("ResourceNotAdvertised") == f"{GPU} is not offered: the driver lists no GPU"
+                await refused(machine, "the driver lists no GPU")
+                (node,) = (await machine.kube.list(NODES)).objects
+                assert node["status"]["allocatable"] == {GPU: "1"}, "the scheduler sends no pod"
+                await machine.kubelet.restart(without_record=True)
+                await machine.kubelet.until_allocatable(GPU, 1)
+                patch.undo()
+                await machine.kubelet.until_allocatable(GPU, 2)
+                assert await machine.start("new", GPU)
+
+
+async def test_a_node_whose_gpus_are_lost_refuses_a_pod_although_the_record_has_another(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container on record calls the plugin at each start, and its device is not there any more."""
+    await counted(machine)
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(GPU, 2)
+        await machine.pod("old", {GPU: 1})
+        await machine.start("old", GPU)
+    await machine.kubelet.restart(without_record=True)
+    lose_gpus(machine, monkeypatch)
+    async with machine.agent():
+        assert await machine.event("ResourceNotAdvertised") == f"{GPU} is not offered: the driver lists no GPU"
+        await refused(machine, "it has no healthy device")
+
+
+async def test_a_node_that_never_had_gpus_is_left_alone(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    await counted(machine, "cpu", 8)
+    lose_gpus(machine, monkeypatch)
+    with capture_logs() as logs:
+        async with machine.agent() as agent:
+            await until_logged(logs, "gpunode_reported")
+            assert not agent.waiting_for()
+            assert machine.kubelet.registrations == []
+    assert "ResourceNotAdvertised" not in str((await machine.kube.list(EVENTS)).objects)
 
 
 @pytest.mark.parametrize("tries", [0, 1])

@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from tessera.agent.declarations.declared import Declarations, Declared
 from tessera.agent.deviceplugin import Plugins
 from tessera.agent.deviceplugin.offers.deviceoffers import DeviceOffers, MoveProgress, OfferableDevices
@@ -21,6 +23,7 @@ from tessera.core.deviceplugin.allocations.agentallocations import without_other
 from tessera.core.deviceplugin.allocations.allocateddevices import devices_by_name
 from tessera.core.deviceplugin.allocations.poddevices import assigned_instances
 from tessera.core.deviceplugin.offers.advertise import (
+    STARTING,
     NodeOffer,
     ObservedResources,
     OfferOptions,
@@ -47,6 +50,8 @@ _OFFER_TRIES = 5
 _OBSERVE_S = 5.0
 """How long the driver may take to say what would be advertised while the agent cannot start to."""
 _USUAL = PluginOptions()
+_NO_GPU = "the driver lists no GPU"
+"""A node that has none any more cannot be told from one that has lost them: so the node's resources are kept."""
 _BLIND = (
     "processes of other pods are not visible (set hostPID: true): "
     "the agent relies on the API server for the end of a pod"
@@ -93,6 +98,8 @@ class DevicePublisher:
         self._wake = wake
         self._not_ready: tuple[Resource, ...] = ()
         """Registered resources of which the kubelet refuses pods until devices are published."""
+        self.withheld: tuple[tuple[str, str], ...] = ()
+        """Resources that the Node has and of which nothing is published, with the reason."""
 
     def promised(self, gpu: str) -> bool:
         """Return whether the kubelet may still allocate something of a GPU: it has not dropped all of it."""
@@ -105,32 +112,35 @@ class DevicePublisher:
             TesseraError: kubelet or API server do not answer; call again.
 
         """
-        node = self._watched.node()
-        await self._find_not_ready((), every=True)
-        # Containers that are on record start again.
-        left = tuple(each for each in self._not_ready if each.name not in self._plugins.gate.record.resources)
-        done = await self._plugins.offer(NodeOffer(resources=left), inventory, self._strategies.choose(_USUAL, node))
-        if left:
-            await self._record.announce(node, healthy_counts(left))
+        node, refused = self._watched.node(), await self._refused_resources(STARTING)
+        done = await self._plugins.offer(NodeOffer(resources=refused), inventory, self._strategies.choose(_USUAL, node))
+        await self._record.announce(node, healthy_counts(refused))
         return done
 
-    async def register_not_ready(self, resources: Iterable[Resource], *, every: bool) -> None:
+    async def _refused_resources(self, why: str) -> tuple[Resource, ...]:
+        """Return the resources of GPUs that the Node has, and of which nothing can be advertised."""
+        await self._find_not_ready((), every=True, why=why)
+        # Containers that are on record start again.
+        return tuple(each for each in self._not_ready if each.name not in self._plugins.gate.record.resources)
+
+    async def register_not_ready(self, resources: Iterable[Resource], *, every: bool, why: str) -> None:
         """Have the kubelet refuse pods that request these resources, until devices are published.
 
         Args:
             resources: what would be advertised.
             every: as in `core.deviceplugin.offers.advertise.not_ready`.
+            why: as there.
 
         Raises:
             TesseraError: kubelet or API server do not answer; call again.
 
         """
-        await self._find_not_ready(resources, every=every)
+        await self._find_not_ready(resources, every=every, why=why)
         if self._not_ready:
             await self._plugins.register_not_ready(self._not_ready)
             await self._record.announce(self._watched.node(), healthy_counts(self._not_ready))
 
-    async def _find_not_ready(self, resources: Iterable[Resource], *, every: bool) -> None:
+    async def _find_not_ready(self, resources: Iterable[Resource], *, every: bool, why: str) -> None:
         view = self._plugins.gate.view
         allocated, uids = defaultdict[str, frozenset[str]](frozenset), set[str]()
         for each in await view.container_devices(initial=True):
@@ -139,18 +149,25 @@ class DevicePublisher:
         admitted = self._plugins.admitted(uids)
         names, known = view.node().resources, view.kubelet_resources
         observed = ObservedResources(node=names, kubelet=known, admitted=admitted, allocated=allocated)
-        self._not_ready = not_ready(resources, observed, self._not_ready, every=every)
+        self._not_ready = not_ready(resources, observed, self._not_ready, every=every, why=why)
 
     async def publish(self, offered: NodeOffer, declared: Declared, configured: PluginOptions) -> MoveProgress:
-        """Advertise the kubelet's devices, one step at a time where devices move between kubelet and scheduler."""
+        """Advertise the kubelet's devices, one step at a time where devices move between kubelet and scheduler.
+
+        While the driver lists no GPU, no pod starts without the one that it requests.
+        """
         node = self._watched.node()
         options = self._strategies.choose(configured, node)
+        refused = () if declared.inventory.gpus else await self._refused_resources(_NO_GPU)
+        self.withheld = () if declared.inventory.gpus else tuple((each.name, _NO_GPU) for each in self._not_ready)
 
         async def advertise(now: NodeOffer, leaving: frozenset[DeviceId]) -> bool:
-            return await self._plugins.offer(now, declared.inventory, options, leaving=leaving)
+            every = msgspec.structs.replace(now, resources=(*now.resources, *refused))
+            return await self._plugins.offer(every, declared.inventory, options, leaving=leaving)
 
         observed = OfferableDevices(offered=offered, gpus=declared.gpus, inventory=declared.inventory, node=node)
         done = await self._device_offers.move(observed, advertise)
+        await self._record.announce(node, healthy_counts(refused))
         if done.unfinished:
             asyncio.get_running_loop().call_later(_RETRY_S, self._wake)
         return done
@@ -236,14 +253,16 @@ class Advertiser:
             TesseraError: kubelet or API server do not answer; call again.
 
         """
-        resources, known = tuple[Resource, ...](), False
+        resources, known, why = tuple[Resource, ...](), False, STARTING
         with contextlib.suppress(TesseraError, TimeoutError):  # `begin` says why the driver does not answer
             async with asyncio.timeout(_OBSERVE_S):
                 found = await self._declarations.observe()
             if found.node_sharing is not None:
                 options = OfferOptions(unit_mib=found.node_sharing.unit_mib)
                 resources, known = offer(found.gpus, found.inventory, options).resources, declared
-        await self._publisher.register_not_ready(resources, every=not known)
+            if not found.inventory.gpus:
+                known, why = False, _NO_GPU
+        await self._publisher.register_not_ready(resources, every=not known, why=why)
 
     def waiting_for(self) -> str:
         """Return why devices are not advertised as declared; empty where they are."""
@@ -315,8 +334,9 @@ class Advertiser:
         # 4. Advertise it.
         done = await self._publisher.publish(offered, declared, node_sharing.plugin)
         unwritten = withheld_resources(done.unwritten)
+        lost = withheld_resources(self._publisher.withheld)
         self.notes |= {
-            "by-name": tuple(each.message for each in unwritten),
+            "by-name": tuple(each.message for each in (*unwritten, *lost)),
             "plugins": plugins.problems,
             "processes": (_BLIND,) if self._gate.view.blind else (),
         }
@@ -324,7 +344,7 @@ class Advertiser:
         unwritten += await self._publisher.announce_closed(offered)
         self.advertised = offered
         self._unwritten = "; ".join(each.message for each in unwritten)
-        self.impaired = (*declared.impaired, *withheld_resources(offered.impossible), *unwritten)
+        self.impaired = (*declared.impaired, *withheld_resources(offered.impossible), *lost, *unwritten)
         self.enforced = Enforced(declared, node_sharing, gpus)
         return done.withdrawn
 

@@ -9,6 +9,7 @@ import pytest
 
 from tessera.core.deviceplugin.offers.advertise import (
     MOST_DEVICES,
+    STARTING,
     ObservedResources,
     PluginDevice,
     Resource,
@@ -159,7 +160,7 @@ def test_before_the_agent_can_advertise_no_pod_starts_without_a_device_and_no_ru
                 assert not lacks, case
                 assert ended(case.pods, 0) == [], case
             continue
-        assert found.not_ready
+        assert found.refused == STARTING
         assert all(each.healthy for each in found.devices)
         if not (case.on_node and case.offered):
             assert case.former is not None, "nothing new is registered for what is not advertised"
@@ -204,7 +205,7 @@ def test_what_an_agent_registers_that_cannot_advertise_yet(case: str, name: str)
     found = not_ready([resource("aBCD", name)], known, before)
     assert [len(each.devices) for each in found] == ([] if want is None else [want])
     for each in found:
-        assert (each.name, each.by_assignment, each.not_ready) == (name, name == UNITS, True)
+        assert (each.name, each.by_assignment, each.refused) == (name, name == UNITS, STARTING)
         assert len({device.id for device in each.devices}) == want
 
 
@@ -218,7 +219,7 @@ def test_what_is_not_advertised_any_more_stays_registered_with_as_many_as_pods_r
         now = msgspec.structs.replace(known, admitted={GPU: admitted})
         found = not_ready([resource("A", UNITS)], now, former)
         assert healthy_counts(found) == {GPU: want, UNITS: 0}
-        assert all(each.not_ready for each in found)
+        assert all(each.refused == STARTING for each in found)
 
 
 def test_where_it_is_not_known_what_would_be_advertised_each_resource_of_gpus_of_the_node_is_registered() -> None:
@@ -228,5 +229,6 @@ def test_where_it_is_not_known_what_would_be_advertised_each_resource_of_gpus_of
     )
     found = not_ready([resource("A"), resource("A", "renamed/gpu"), resource("A", "not/there")], known, every=True)
     assert healthy_counts(found) == {GPU: 3, "nvidia.com/mig-1g.5gb": 0, "renamed/gpu": 2}
+    assert {each.refused for each in not_ready((), known, every=True, why="no GPU")} == {"no GPU"}
     many = msgspec.structs.replace(known, admitted={GPU: 10**9})
     assert healthy_counts(not_ready((), many, every=True))[GPU] == MOST_DEVICES

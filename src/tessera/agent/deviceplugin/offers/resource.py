@@ -206,16 +206,16 @@ class OfferedResource(ListedResource[Resource]):
         self._gate.refusals.forget(holder)
 
     def _require_ready(self) -> None:
-        """Refuse all calls until it is known which devices are free.
+        """Refuse all calls while it is not known which devices are free, or there are none.
 
         Raises:
             Unavailable: it is not.
 
         """
-        if self.resource.not_ready:
+        if self.resource.refused:
             raise Unavailable(
                 f"devices of {self.resource.name}",
-                found="the agent is starting, and does not know yet which of them are free",
+                found=self.resource.refused,
                 hint="the kubelet tries to start a container again; recreate a pod that failed",
             )
 

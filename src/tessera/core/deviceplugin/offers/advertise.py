@@ -18,6 +18,7 @@ from tessera.core.workload.resources import GPU_MEMORY, SHARE_RESOURCES
 __all__ = [
     "LONGEST_ID",
     "MOST_DEVICES",
+    "STARTING",
     "ListedDevice",
     "NodeOffer",
     "ObservedResources",
@@ -37,6 +38,9 @@ LONGEST_ID = 63
 """Characters. Source: kubelet device plugin API v1beta1, `Device.ID`."""
 MOST_DEVICES = 40_000
 """Devices of one resource that fit into the 4 MiB that the kubelet accepts in one message, at 100 bytes a device."""
+
+STARTING = "the agent is starting, and does not know yet which of them are free"
+"""Why calls of the kubelet are refused before an agent knows what to advertise."""
 
 _DEVICES = (Mode.WHOLE, Mode.MIG)
 
@@ -80,8 +84,8 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a container that requests more than one is refused (`failRequestsGreaterThanOne`)."""
     by_assignment: bool = False
     """Whether a pod's assignment says what its devices are, and their ids only how many units it takes."""
-    not_ready: bool = False
-    """Whether it is not known yet which devices are free, so that no call of the kubelet is answered."""
+    refused: str = ""
+    """Why each call of the kubelet is refused; empty where it is answered."""
 
 
 class ObservedResources(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,9 +125,14 @@ def none_free(resource: Resource, allocated: Container[str], admitted: int) -> R
 
 
 def not_ready(
-    offered: Iterable[Resource], observed: ObservedResources, former: Iterable[Resource] = (), *, every: bool = False
+    offered: Iterable[Resource],
+    observed: ObservedResources,
+    former: Iterable[Resource] = (),
+    *,
+    every: bool = False,
+    why: str = STARTING,
 ) -> tuple[Resource, ...]:
-    """Return the resources that an agent registers which cannot start to advertise yet, sorted by name.
+    """Return the resources that an agent registers of which it cannot advertise anything, sorted by name.
 
     A kubelet that lost its record starts pods without a resource that it does not know, whatever the Node counts. Once
     it knows the resource it refuses them by itself: it has none healthy since the last agent ended. Only where its
@@ -138,6 +147,7 @@ def not_ready(
             not be advertised any more: which of them are healthy is not known then.
         every: whether it is not known what would be advertised: then each resource of GPUs that the Node has counts,
             with as many devices as pods request, whatever `offered` has of it.
+        why: why it cannot.
 
     """
     registered, possible = {each.name for each in former}, healthy_counts(offered)
@@ -158,7 +168,7 @@ def not_ready(
                         for number in range(count)
                     ),
                     by_assignment=name in SHARE_RESOURCES,
-                    not_ready=True,
+                    refused=why,
                 )
             )
     return tuple(found)
