@@ -348,21 +348,25 @@ async def test_a_reboot_that_changes_nothing_is_not_asked_for_again_by_the_next_
     assert mark.read_text() == "now\n"
 
 
-async def test_nothing_is_offered_before_api_server_and_driver_answer(machine: Machine) -> None:
+async def test_nothing_is_offered_before_api_server_and_driver_answer(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silent() -> Inventory:
+        raise Unavailable("driver", found="no answer", expected="an answer")
+
     machine.kube.stop()
-    for _ in range(3):
-        machine.driver.fail("inventory", Unavailable("driver", found="no answer", expected="an answer"))
     with capture_logs() as logs:
         async with machine.agent():
-            await until_logged(logs, "turn_failed", what="follow")
-            assert machine.kubelet.registrations == []
-            machine.kube.start()
+            await until_logged(logs, "turn_failed", times=6, what="follow")
+            assert machine.kubelet.registrations == [], "the driver answers, and the API server does not"
+            with monkeypatch.context() as patch:
+                patch.setattr(machine.driver, "inventory", silent)
+                machine.kube.start()
+                await until_logged(logs, "turn_failed", times=3, what="start")
+                assert machine.kubelet.registrations == [], "the API server answers, and the driver does not"
             await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
-    told = [(each["event"], each.get("what")) for each in logs]
-    assert {what for _, what in told if what in ("start", "register")} == {"start"}
-    begun = max(place for place, each in enumerate(told) if each == ("turn_failed", "start"))
-    assert ("resource_advertised", None) in told[begun:]
-    assert ("resource_advertised", None) not in told[:begun]
+    reasons = {each["reason"] for each in logs if each.get("what") == "start"}
+    assert reasons == {"driver: no answer is not an answer"}
 
 
 async def test_what_is_offered_is_offered_to_a_kubelet_that_starts_anew(machine: Machine) -> None:

@@ -16,11 +16,11 @@ sharing:
 """
 
 
-async def until_logged(logs: Sequence[Mapping[str, Any]], event: str, **fields: object) -> None:
-    """Return as soon as an event with these fields is logged."""
+async def until_logged(logs: Sequence[Mapping[str, Any]], event: str, *, times: int = 1, **fields: object) -> None:
+    """Return as soon as an event with these fields is logged so often."""
     desired = {"event": event, **fields}.items()
     for _ in range(1000):
-        if any(desired <= each.items() for each in logs):
+        if sum(desired <= each.items() for each in logs) >= times:
             return
         await asyncio.sleep(0.02)
     pytest.fail(f"after 20 s: {logs}")
