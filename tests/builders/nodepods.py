@@ -64,7 +64,7 @@ class _View:
         self.pods = pods
         self._held = held
 
-    async def container_devices(self) -> tuple[KubeletAllocation, ...]:
+    async def devices_of_lasting_containers(self) -> tuple[KubeletAllocation, ...]:
         return await self._held()
 
 

@@ -45,9 +45,11 @@ class RecordedPods:
     async def allocated(self) -> tuple[KubeletAllocation, ...]:
         return tuple(self.recorded)
 
-    async def container_devices(self, *, initial: bool = False) -> tuple[KubeletAllocation, ...]:
-        del initial
+    async def devices_of_all_containers(self) -> tuple[KubeletAllocation, ...]:
         return ()
+
+    async def devices_of_lasting_containers(self) -> tuple[KubeletAllocation, ...]:
+        return await self.devices_of_all_containers()
 
     def has_lost(self, uid: str, container: str, resource: str) -> bool:
         return (uid, container, resource) not in self.responses()

@@ -143,7 +143,7 @@ class DevicePublisher:
     async def _find_not_ready(self, resources: Iterable[Resource], *, every: bool, why: str) -> None:
         view = self._plugins.gate.view
         allocated, uids = defaultdict[str, frozenset[str]](frozenset), set[str]()
-        for each in await view.container_devices(initial=True):
+        for each in await view.devices_of_all_containers():
             allocated[each.resource] |= frozenset(each.device_ids)
             uids.add(each.uid)
         admitted = self._plugins.admitted(uids)

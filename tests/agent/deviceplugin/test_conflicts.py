@@ -79,8 +79,7 @@ class Pods(RecordedPods):
         super().__init__()
         self.has: list[KubeletAllocation] = []
 
-    async def container_devices(self, *, initial: bool = False) -> tuple[KubeletAllocation, ...]:
-        del initial
+    async def devices_of_all_containers(self) -> tuple[KubeletAllocation, ...]:
         return tuple(self.has)
 
     def holds(self, name: str, resource: str, ids: tuple[str, ...]) -> None:

@@ -67,7 +67,7 @@ class Node:
     def pods(self) -> tuple[Object, ...]:
         return self.seen
 
-    async def container_devices(self) -> tuple[KubeletAllocation, ...]:
+    async def devices_of_lasting_containers(self) -> tuple[KubeletAllocation, ...]:
         await asyncio.sleep(0)
         self.requested += 1
         return tuple(self.allocated)

@@ -36,7 +36,7 @@ class RecordedPods(Protocol):
     def pods(self) -> Iterable[Object]:
         """Return the last observed Pod objects."""
 
-    async def container_devices(self) -> tuple[KubeletAllocation, ...]:
+    async def devices_of_lasting_containers(self) -> tuple[KubeletAllocation, ...]:
         """Return the containers' devices by the kubelet's record."""
 
     @property
@@ -222,7 +222,7 @@ class NodePods:
         self._record.release()
         readable = self._view.checkpoint_is_readable
         own = container_allocations(self._record.entries)
-        found = {each.key: each for each in (*own, *await self._view.container_devices())}
+        found = {each.key: each for each in (*own, *await self._view.devices_of_lasting_containers())}
         record = tuple(found[key] for key in sorted(found))
         missing = self._missing.pods(self._view.pods(), record, self._node.resources, is_checkpoint=readable)
         if not missing:

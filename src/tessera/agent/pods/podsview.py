@@ -67,8 +67,11 @@ class PodsInView(Protocol):
     async def allocated(self) -> tuple[KubeletAllocation, ...]:
         """Return the kubelet's record."""
 
-    async def container_devices(self, *, initial: bool = False) -> tuple[KubeletAllocation, ...]:
+    async def devices_of_all_containers(self) -> tuple[KubeletAllocation, ...]:
         """Return the containers' devices by the kubelet's record."""
+
+    async def devices_of_lasting_containers(self) -> tuple[KubeletAllocation, ...]:
+        """Return them without those of init containers that end before others start."""
 
     def has_lost(self, uid: str, container: str, resource: str) -> bool:
         """Return whether the kubelet's record can be read, and lacks an allocation."""
@@ -252,24 +255,34 @@ class PodsView:
         except Unsupported as error:  # listing all instead would make the kubelet forget an allocation in progress
             raise Unavailable(error.subject, found=error.found, expected=error.expected, hint=error.hint) from error
 
-    async def container_devices(self, *, initial: bool = False) -> tuple[KubeletAllocation, ...]:
+    async def devices_of_all_containers(self) -> tuple[KubeletAllocation, ...]:
         """Return the devices of this node's containers, sorted.
-
-        Args:
-            initial: whether also those of init containers that end before others start, which get them then.
 
         Raises:
             Unavailable: neither the kubelet's checkpoint nor its PodResources can be read.
 
         """
+        return tuple(each for _, each in await self._with_pods())
+
+    async def devices_of_lasting_containers(self) -> tuple[KubeletAllocation, ...]:
+        """Return them without those of init containers that end before others start, which get them then.
+
+        Raises:
+            Unavailable: neither the kubelet's checkpoint nor its PodResources can be read.
+
+        """
+        return tuple(each for pod, each in await self._with_pods() if each.container in lasting_containers(pod))
+
+    async def _with_pods(self) -> list[tuple[Object, KubeletAllocation]]:
+        """Return the kubelet's allocations to pods that have not ended, sorted, each with its pod."""
         found = []
         allocated, pods = await self.allocated(), self.by_uid()
         for each in allocated:
             pod = pods.get(each.uid)
-            if pod is not None and not is_ended(pod) and (initial or each.container in lasting_containers(pod)):
+            if pod is not None and not is_ended(pod):
                 namespace, name = name_of(pod)
-                found.append(msgspec.structs.replace(each, namespace=namespace, pod=name))
-        return tuple(sorted(found, key=lambda each: each.key))
+                found.append((pod, msgspec.structs.replace(each, namespace=namespace, pod=name)))
+        return sorted(found, key=lambda each: each[1].key)
 
     def has_lost(self, uid: str, container: str, resource: str) -> bool:
         """Return whether the kubelet's checkpoint can be read, and lacks an allocation."""

@@ -41,7 +41,7 @@ class PodRecord(Protocol):
     def pods(self) -> Iterable[Object]:
         """Return the Pod objects."""
 
-    async def container_devices(self) -> tuple[KubeletAllocation, ...]:
+    async def devices_of_lasting_containers(self) -> tuple[KubeletAllocation, ...]:
         """Return the containers' devices by the kubelet's record."""
 
 
@@ -100,7 +100,10 @@ class Recorder:
         named, waiting = self._open(pod for name, pod in pods.items() if name not in self._up_to_date)
         if not named and not waiting:
             return
-        record, devices = await self._view.container_devices(), await self._devices.shares_by_id() if named else {}
+        record, devices = (
+            await self._view.devices_of_lasting_containers(),
+            await self._devices.shares_by_id() if named else {},
+        )
 
         async def write(name: _Name) -> None:
             pod, keys = pods[name], self._trust.keys
@@ -131,7 +134,7 @@ class Recorder:
             TesseraError: kubelet or API server do not answer; call again.
 
         """
-        record = await self._view.container_devices()
+        record = await self._view.devices_of_lasting_containers()
 
         async def sign(pod: Object) -> None:
             text = honored(pod, record, self._trust.keys, share_unit_mib=share_unit_mib)

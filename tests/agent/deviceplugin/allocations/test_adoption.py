@@ -203,7 +203,7 @@ async def test_an_init_container_that_the_kubelet_has_on_record_keeps_what_no_ot
     created(node, "p", containerStatuses=[{"name": "main"}], initContainerStatuses=[created_status("init", "a1")])
     if not blind:
         sandboxed(node, "p", "a1")
-    allocated = await node.plugins.gate.view.container_devices(initial=True)
+    allocated = await node.plugins.gate.view.devices_of_all_containers()
     before = {each.container: each.device_ids for each in allocated}
     await restarted_without_record(node, CUT, damaged=damaged)
     assert node.plugins.problems == ()

@@ -126,8 +126,7 @@ async def test_a_whole_gpu_that_leaves_the_offer_is_still_isolated() -> None:
 @pytest.mark.parametrize("ran", [True, False])
 async def test_a_container_that_ran_before_there_was_a_record_starts_again_with_what_it_had(*, ran: bool) -> None:
     class Kubelets(RecordedPods):
-        async def container_devices(self, *, initial: bool = False) -> tuple[KubeletAllocation, ...]:
-            del initial
+        async def devices_of_all_containers(self) -> tuple[KubeletAllocation, ...]:
             return tuple(self.recorded)
 
     view, resource = Kubelets(), two(SLICED)

@@ -352,10 +352,10 @@ class AllocationRecord:
         """
         # 1. Release the allocations of ended pods; where processes cannot be observed, the API server decides.
         complete = self._view.blind and await self.observer.refresh()
-        allocated = await self._view.container_devices()
+        allocated = await self._view.devices_of_lasting_containers()
         self.release(complete=complete)
         if not self._complete:
-            initial = await self._view.container_devices(initial=True)
+            initial = await self._view.devices_of_all_containers()
             allocated += tuple(initial_by_name(initial, self.observer.pods({each.uid for each in initial})))
             allocated += await self._unrecorded((*allocated, *initial))
         # 2. Find the pods of unclaimed answers; one in the kubelet's record is for an existing pod.

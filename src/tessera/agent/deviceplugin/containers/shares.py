@@ -256,7 +256,7 @@ class ShareAllocator:
         """
         self._unassigned.forget_ended()
         async with self._turn:
-            allocated = await self._view.container_devices()
+            allocated = await self._view.devices_of_lasting_containers()
             readable = self._view.checkpoint_is_readable
             if self._missing.pods(self._pods.objects(), allocated, SHARE_RESOURCES, is_checkpoint=readable):
                 return
@@ -290,7 +290,11 @@ class ShareAllocator:
             TesseraError: the API server rejects it, or the kubelet's record cannot be read.
 
         """
-        ids = {each.key: each.device_ids for each in await self._view.container_devices()} if self._pods.lapsed else {}
+        ids = (
+            {each.key: each.device_ids for each in await self._view.devices_of_lasting_containers()}
+            if self._pods.lapsed
+            else {}
+        )
         await self._pods.repair(lambda request: self._has_started(request, ids.get(request.key, ())))
 
     def _has_started(self, request: AssignedRequest, ids: tuple[str, ...]) -> bool:
@@ -314,10 +318,10 @@ class ShareAllocator:
         """
         resource, ids = units
         await self.forget_former()
-        allocated = await self._view.container_devices()
+        allocated = await self._view.devices_of_lasting_containers()
         if fixed and await self._exchanges.unobserved():
             await self._refreshed_s()
-            allocated = await self._view.container_devices()
+            allocated = await self._view.devices_of_lasting_containers()
         self._exchanges.forget(await self._exchanges.recorded(), units)
         if fixed:
             # Shares answered to another pod than the chosen one must not count as free.
@@ -356,7 +360,7 @@ class ShareAllocator:
             again: whether ended containers of running pods count too: a kubelet that lost its record admits them again.
 
         """
-        allocated = await self._view.container_devices(initial=True)
+        allocated = await self._view.devices_of_all_containers()
         requests, record = self.assigned_requests(), self._gate.record
         # What the kubelet lacks of pods that have begun it has lost.
         pods = record.observer.pods({each.uid for each in requests})
@@ -439,7 +443,7 @@ class ShareAllocator:
 
     async def _exchange(self, request: AssignedRequest, holder: AgentAllocation) -> AssignedRequest:
         """Return the request with what its container was answered; assignments match when this returns."""
-        refused = (await self._repair(await self._view.container_devices())).get(request.key)
+        refused = (await self._repair(await self._view.devices_of_lasting_containers())).get(request.key)
         if isinstance(refused, Unavailable):
             raise refused
         if refused is not None:
