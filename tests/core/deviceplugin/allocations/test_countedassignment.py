@@ -12,7 +12,7 @@ from tessera.core.deviceplugin.allocations.countedassignment import (
     CountedAssignment,
     PodAssignments,
     counted_assignment,
-    is_void,
+    counted_start,
 )
 from tessera.core.deviceplugin.allocations.kubeletallocations import RequestKey
 from tessera.core.deviceplugin.allocations.matching import AssignedRequest
@@ -47,21 +47,25 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the servers' key is lost. What the record has is signed by the agent then."""
     revoked: bool = False
 
+    def is_revoked(self, key: str) -> bool:
+        return key == "server" and self.revoked
+
     def look(self) -> tuple[CountedAssignment, int | None]:
         """Return which assignment counts, and its GPU."""
         present = None if self.lost or self.revoked else SIGNED.get(self.written)
         unknown = self.written == "unknown key" or (self.written in SIGNED and present is None)
         key = "other" if self.written == "unknown key" else "server"
+        begun = None if self.started is None else counted_start(started(self.started), self.is_revoked)
         pod = PodAssignments(
             present=() if present is None else requests(present),
             unknown_keys=(key,) if unknown else (),
             former=present is None and self.former is not None,
             former_is_signed=not self.lost and not self.revoked,
             running=self.running,
-            started=None if self.started is None else started(self.started),
-            recorded=() if self.started is None else requests(self.started),
+            started=begun,
+            recorded=() if begun is None or self.started is None else requests(self.started),
         )
-        found = counted_assignment(pod, lambda key: key == "server" and self.revoked)
+        found = counted_assignment(pod, self.is_revoked)
         gpus = {"present": present, "former": self.former, "recorded": self.started, "none": None}
         return found, gpus[found.source]
 
@@ -154,7 +158,7 @@ def test_a_key_that_was_revoked_on_the_pod_is_not_made_good_by_the_record() -> N
     assert counted_assignment(pod, lambda key: key == "stolen").source is AssignmentSource.NONE
 
 
-def test_a_record_without_an_assignment_is_void() -> None:
+def test_a_record_without_an_assignment_does_not_count() -> None:
     """Its key was revoked, and the revocation may be forgotten."""
     gone = StartedPod(signed=SignedAssignment(key="server"), containers=frozenset())
-    assert is_void(gone, lambda _: False)
+    assert counted_start(gone, lambda _: False) is None

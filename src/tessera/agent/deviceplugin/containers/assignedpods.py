@@ -19,7 +19,7 @@ from tessera.core.deviceplugin.allocations.countedassignment import (
     AssignmentSource,
     PodAssignments,
     counted_assignment,
-    is_void,
+    counted_start,
 )
 from tessera.core.deviceplugin.allocations.kubeletallocations import RequestKey
 from tessera.core.deviceplugin.allocations.matching import AssignedRequest, Correction
@@ -191,7 +191,8 @@ class AssignedPods:
         if assigned is None:
             return False
         started, revoked = self._record.started_pod(uid_of(assigned)), self._trust.revoked
-        return (started is not None and is_void(started, revoked)) or revoked(self._signed(assigned).key)
+        is_void = started is not None and counted_start(started, revoked) is None
+        return is_void or revoked(self._signed(assigned).key)
 
     def revoked(self, key: str) -> bool:
         """Return whether the servers' key of this id is revoked."""
@@ -221,8 +222,8 @@ class AssignedPods:
 
     def _known(self, pod: Object, before: _Known | None) -> _Known:
         found = self._requests_of(pod)
-        started = self._record.started_pod(uid_of(pod))
-        recorded = None if started is None or is_void(started, self._trust.revoked) else self._recorded(pod, started)
+        started = counted_start(self._record.started_pod(uid_of(pod)), self._trust.revoked)
+        recorded = None if started is None else self._recorded(pod, started)
         own = () if recorded is None else self._requests_of(recorded).requests
         former = before.assigned if not found.requests and before is not None and _is_of(before, pod) else None
         counted = counted_assignment(

@@ -12,7 +12,7 @@ import msgspec
 from tessera.core.deviceplugin.allocations.agentallocations import StartedPod
 from tessera.core.deviceplugin.allocations.matching import AssignedRequest
 
-__all__ = ["AssignmentSource", "CountedAssignment", "PodAssignments", "counted_assignment", "is_void"]
+__all__ = ["AssignmentSource", "CountedAssignment", "PodAssignments", "counted_assignment", "counted_start"]
 
 
 class AssignmentSource(enum.StrEnum):
@@ -40,7 +40,7 @@ class PodAssignments(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the signature of that still counts."""
     running: bool = False
     started: StartedPod | None = None
-    """What its containers were started with; None for nothing."""
+    """What its containers were started with, as far as it counts (`counted_start`); None for nothing."""
     recorded: tuple[AssignedRequest, ...] = ()
     """By the assignment of `started`."""
 
@@ -57,31 +57,31 @@ def counted_assignment(pod: PodAssignments, revoked: Callable[[str], bool]) -> C
     """Return which assignment of a pod counts.
 
     Never another's, as each was signed for this pod. Once a container was started, none that differs from what it was
-    started with, whether the agent runs on or starts again. Nothing of the record counts whose key was revoked.
+    started with, whether the agent runs on or starts again.
 
     Args:
         pod: its assignments.
         revoked: returns whether a key, by id, was revoked.
 
     """
-    void = pod.started is not None and is_void(pod.started, revoked)
-    started, recorded = (None, ()) if void else (pod.started, pod.recorded)
     # 1. The present assignment counts, unless the containers were started with another.
-    if pod.present and _agree(pod.present, recorded, started):
+    if pod.present and _agree(pod.present, pod.recorded, pod.started):
         return CountedAssignment(source=AssignmentSource.PRESENT)
     # 2. The former assignment counts while the pod runs, or its signature does.
     if not pod.present and pod.former and (pod.running or pod.former_is_signed):
         return CountedAssignment(source=AssignmentSource.FORMER)
     # 3. What the containers were started with counts, unless a revoked key signed what the pod has now.
-    if recorded and not any(map(revoked, pod.unknown_keys)):
+    if pod.recorded and not any(map(revoked, pod.unknown_keys)):
         what = "replaced by an earlier one of this pod" if pod.present else "removed or replaced"
         return CountedAssignment(source=AssignmentSource.RECORDED, why=f"it was {what} since its containers started")
     return CountedAssignment(source=AssignmentSource.NONE)
 
 
-def is_void(started: StartedPod, revoked: Callable[[str], bool]) -> bool:
-    """Return whether what containers were started with was signed by a revoked key."""
-    return not started.signed.assignment or revoked(started.signed.key)
+def counted_start(started: StartedPod | None, revoked: Callable[[str], bool]) -> StartedPod | None:
+    """Return what a pod's containers were started with; None if a key signed it that is revoked."""
+    if started is None or not started.signed.assignment or revoked(started.signed.key):
+        return None
+    return started
 
 
 def _agree(
