@@ -29,8 +29,8 @@ from tessera.core.deviceplugin.offers.advertise import (
     OfferOptions,
     Resource,
     healthy_counts,
-    not_ready,
     offer,
+    refused_resources,
 )
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
@@ -96,7 +96,7 @@ class DevicePublisher:
         self._record = record
         self._watched = watched
         self._wake = wake
-        self._not_ready: tuple[Resource, ...] = ()
+        self._refused: tuple[Resource, ...] = ()
         """Registered resources of which the kubelet refuses pods until devices are published."""
         self.withheld: tuple[tuple[str, str], ...] = ()
         """Resources that the Node has and of which nothing is published, with the reason."""
@@ -112,35 +112,35 @@ class DevicePublisher:
             TesseraError: kubelet or API server do not answer; call again.
 
         """
-        node, refused = self._watched.node(), await self._refused_resources(STARTING)
+        node, refused = self._watched.node(), await self._refused_not_on_record(STARTING)
         done = await self._plugins.offer(NodeOffer(resources=refused), inventory, self._strategies.choose(_USUAL, node))
         await self._record.announce(node, healthy_counts(refused))
         return done
 
-    async def _refused_resources(self, why: str) -> tuple[Resource, ...]:
+    async def _refused_not_on_record(self, why: str) -> tuple[Resource, ...]:
         """Return the resources of GPUs that the Node has, and of which nothing can be advertised."""
-        await self._find_not_ready((), every=True, why=why)
+        await self._find_refused((), every=True, why=why)
         # Containers that are on record start again.
-        return tuple(each for each in self._not_ready if each.name not in self._plugins.gate.record.resources)
+        return tuple(each for each in self._refused if each.name not in self._plugins.gate.record.resources)
 
-    async def register_not_ready(self, resources: Iterable[Resource], *, every: bool, why: str) -> None:
+    async def register_refused(self, resources: Iterable[Resource], *, every: bool, why: str) -> None:
         """Have the kubelet refuse pods that request these resources, until devices are published.
 
         Args:
             resources: what would be advertised.
-            every: as in `core.deviceplugin.offers.advertise.not_ready`.
+            every: as in `core.deviceplugin.offers.advertise.refused_resources`.
             why: as there.
 
         Raises:
             TesseraError: kubelet or API server do not answer; call again.
 
         """
-        await self._find_not_ready(resources, every=every, why=why)
-        if self._not_ready:
-            await self._plugins.register_not_ready(self._not_ready)
-            await self._record.announce(self._watched.node(), healthy_counts(self._not_ready))
+        await self._find_refused(resources, every=every, why=why)
+        if self._refused:
+            await self._plugins.register_refused(self._refused)
+            await self._record.announce(self._watched.node(), healthy_counts(self._refused))
 
-    async def _find_not_ready(self, resources: Iterable[Resource], *, every: bool, why: str) -> None:
+    async def _find_refused(self, resources: Iterable[Resource], *, every: bool, why: str) -> None:
         view = self._plugins.gate.view
         allocated, uids = defaultdict[str, frozenset[str]](frozenset), set[str]()
         for each in await view.devices_of_all_containers():
@@ -149,7 +149,7 @@ class DevicePublisher:
         admitted = self._plugins.admitted(uids)
         names, known = view.node().resources, view.kubelet_resources
         observed = ObservedResources(node=names, kubelet=known, admitted=admitted, allocated=allocated)
-        self._not_ready = not_ready(resources, observed, self._not_ready, every=every, why=why)
+        self._refused = refused_resources(resources, observed, self._refused, every=every, why=why)
 
     async def publish(self, offered: NodeOffer, declared: Declared, configured: PluginOptions) -> MoveProgress:
         """Advertise the kubelet's devices, one step at a time where devices move between kubelet and scheduler.
@@ -158,8 +158,8 @@ class DevicePublisher:
         """
         node = self._watched.node()
         options = self._strategies.choose(configured, node)
-        refused = () if declared.inventory.gpus else await self._refused_resources(_NO_GPU)
-        self.withheld = () if declared.inventory.gpus else tuple((each.name, _NO_GPU) for each in self._not_ready)
+        refused = () if declared.inventory.gpus else await self._refused_not_on_record(_NO_GPU)
+        self.withheld = () if declared.inventory.gpus else tuple((each.name, _NO_GPU) for each in self._refused)
 
         async def advertise(now: NodeOffer, leaving: frozenset[DeviceId]) -> bool:
             every = msgspec.structs.replace(now, resources=(*now.resources, *refused))
@@ -182,7 +182,7 @@ class DevicePublisher:
             return ()
         try:
             await self._record.announce(
-                self._watched.node(), healthy_counts(self._plugins.none_free(offered.resources))
+                self._watched.node(), healthy_counts(self._plugins.without_free_devices(offered.resources))
             )
         except (TesseraError, TimeoutError):
             self._wake()
@@ -243,7 +243,7 @@ class Advertiser:
         await self._adopt(await self._declarations.observe())
         self._begun = True
 
-    async def register_not_ready(self, *, declared: bool) -> None:
+    async def register_refused(self, *, declared: bool) -> None:
         """Let no pod start without what it requests before `begin`.
 
         Args:
@@ -262,7 +262,7 @@ class Advertiser:
                 resources, known = offer(found.gpus, found.inventory, options).resources, declared
             if not found.inventory.gpus:
                 known, why = False, _NO_GPU
-        await self._publisher.register_not_ready(resources, every=not known, why=why)
+        await self._publisher.register_refused(resources, every=not known, why=why)
 
     def waiting_for(self) -> str:
         """Return why devices are not advertised as declared; empty where they are."""

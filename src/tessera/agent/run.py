@@ -197,7 +197,7 @@ class Agent:
                 tasks.create_task(self._keys.store.run(self.measures))
                 # 2. Wait for the first state of each.
                 await self._watched.synced()
-                async with self._registered_not_ready():
+                async with self._refused_until_started():
                     await self._gpunode.known()
                     self._declared = True
                     await self._keys.synced()
@@ -205,7 +205,7 @@ class Agent:
                     for each in self._extra_loops:
                         tasks.create_task(each(self._view, self.measures))
                     # 4. Get a signing key, and restore the layouts of before a reboot.
-                    await until_done(self._begin, self._not_begun, self._settings.interval_s)
+                    await until_done(self._begin, self._on_failed_start, self._settings.interval_s)
                 self.measures.stopped("start")
                 # 5. Serve the kubelet's calls and the GPU changes that they need; measure.
                 tasks.create_task(self._changes.serve(self._change))
@@ -242,24 +242,24 @@ class Agent:
         finally:
             await self._shares.repair()
 
-    # Layouts
+    # Start
 
     @contextlib.asynccontextmanager
-    async def _registered_not_ready(self) -> AsyncIterator[None]:
+    async def _refused_until_started(self) -> AsyncIterator[None]:
         """Let no pod start without the devices that it requests, once the body has failed, or takes longer."""
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(each()) for each in (self._register_not_ready, self._plugins.keep_registered)]
+            tasks = [group.create_task(each()) for each in (self._register_refused, self._plugins.keep_registered)]
             yield
             for each in tasks:
                 each.cancel()
 
-    async def _register_not_ready(self) -> None:
+    async def _register_refused(self) -> None:
         while True:
             await self._register_wakeup.wait(self._settings.interval_s)
-            register = partial(self._advertiser.register_not_ready, declared=self._declared)
+            register = partial(self._advertiser.register_refused, declared=self._declared)
             await one_turn(register, partial(self._log_error, what="register"))
 
-    def _not_begun(self, error: BaseException) -> None:
+    def _on_failed_start(self, error: BaseException) -> None:
         self._log_error(error, what="start")
         self._register_wakeup.set()
 
@@ -284,6 +284,8 @@ class Agent:
             if self._sign_tries < _SIGN_TRIES:
                 raise
             self._log.error("assignment_not_signed", reason=str(error))
+
+    # Layouts
 
     async def _follow(self) -> None:
         try:

@@ -16,7 +16,7 @@ from tessera.api.kubernetes.containerlimits import admitted_amounts
 from tessera.clients.kube import uid_of
 from tessera.core.deviceplugin.allocations.agentallocations import AllocatedDevice, uses_of_ids
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
-from tessera.core.deviceplugin.offers.advertise import NodeOffer, Resource, none_free
+from tessera.core.deviceplugin.offers.advertise import NodeOffer, Resource, without_free_devices
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.liststrategies import DeviceInjection
@@ -139,17 +139,20 @@ class Plugins:
         await self.adopt(inventory)
         self.gate.record.retry()
         await self.gate.record.observe_unknown_uses()
-        resources = self.none_free(offered.resources) if self.gate.record.closed else offered.resources
+        resources = self.without_free_devices(offered.resources) if self.gate.record.closed else offered.resources
         policy = options.allocation_policy or "distributed"
         # The kubelet calls before each start of a container, also of a resource without devices by now.
         names = self.gate.record.resources - {resource.name for resource in offered.resources}
         kept = (Resource(name=name, devices=(), by_assignment=name in SHARE_RESOURCES) for name in sorted(names))
         return await self._servers.offer((*resources, *kept), policy=policy, leaving=leaving)
 
-    def none_free(self, resources: Iterable[Resource]) -> tuple[Resource, ...]:
+    def without_free_devices(self, resources: Iterable[Resource]) -> tuple[Resource, ...]:
         """Return what `offer` advertises of resources while the record is closed: nothing more can be allocated."""
         record, admitted = self.gate.record, self.admitted()
-        return tuple(none_free(each, record.allocated_ids(each.name), admitted.get(each.name, 0)) for each in resources)
+        return tuple(
+            without_free_devices(each, record.allocated_ids(each.name), admitted.get(each.name, 0))
+            for each in resources
+        )
 
     def admitted(self, uids: Iterable[str] = ()) -> Mapping[str, int]:
         """Return how many devices of each resource the pods request that the kubelet has admitted.
@@ -161,7 +164,7 @@ class Plugins:
         recorded = (view.find(each) for each in {*uids, *(each.uid for each in self.gate.record.entries)})
         return admitted_amounts(view.pods(), {uid_of(pod) for pod in recorded if pod is not None})
 
-    async def register_not_ready(self, resources: Iterable[Resource]) -> None:
+    async def register_refused(self, resources: Iterable[Resource]) -> None:
         """Register resources of which no call is answered until `offer` is called."""
         await self._servers.offer(resources, policy="distributed")
 
@@ -182,7 +185,7 @@ class Plugins:
                 await one_turn(self._servers.tend, self._complain, partial(measures.turned, "plugins"))
                 if loop.time() - tidied_s >= _CLEAN_UP_S:
                     tidied_s = loop.time()
-                    await one_turn(self._clean_up, self._complain)
+                    await one_turn(self._clean_up_record_and_shares, self._complain)
         finally:
             await self.close()
 
@@ -190,7 +193,7 @@ class Plugins:
         """Stop all servers, as the end of `run` does; the kubelet then has their devices as unhealthy."""
         await self._servers.close()
 
-    async def _clean_up(self) -> None:
+    async def _clean_up_record_and_shares(self) -> None:
         await self._clean_up_record(self._handover.injection.strategies)
         await self.shares.clean_up()
 

@@ -126,7 +126,7 @@ async def test_where_the_record_is_spoiled_nobody_starts_beside_a_pod_that_was_d
             await node.kill()
         node.plugins = node.started()
         await node.offer(*gpus, withheld=1)
-        await node.plugins._clean_up()  # takes in what the living one has
+        await node.plugins._clean_up_record_and_shares()  # takes in what the living one has
     why = "pod uid-ended was deleted, its processes run, and the record of what it uses was unreadable"
     (problem,) = node.plugins.problems
     assert problem == why.replace("ended was", "ended: it was") + REMEDY
@@ -284,7 +284,7 @@ async def test_a_pod_that_lives_after_all_keeps_nothing_busy(node: Node) -> None
         await node.run("p")
     shown["metadata"]["resourceVersion"] = str(node.version + 1)
     node.pods["default", "monitor"] = node.watched["default", "monitor"] = shown
-    await node.plugins._clean_up()
+    await node.plugins._clean_up_record_and_shares()
     await node.kubelet.create("default", "p", "main")
 
 

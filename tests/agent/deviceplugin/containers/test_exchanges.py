@@ -250,7 +250,7 @@ async def test_a_pod_that_ran_starts_with_what_it_is_answered_when_it_is_admitte
     node.assign("b", units, share(1, 1024 * units))
     for name in ("a", "b"):
         await node.kubelet.admit("default", name, Container(name="main", limits=((NEED, units),)))
-    await node.plugins._clean_up()
+    await node.plugins._clean_up_record_and_shares()
     assert node.plugins.gate.refusals.double_allocations() == ()
     for name, gpu in (("a", 1), ("b", 0)):
         answer = await node.kubelet.create("default", name, "main")
@@ -285,7 +285,7 @@ async def test_pods_that_ran_are_admitted_again_in_another_order(node: Node, kin
     for name in "ba":
         await node.kubelet.admit("default", name, Container(name="main", limits=((NEED, units),)))
         if watch:
-            await node.plugins._clean_up()
+            await node.plugins._clean_up_record_and_shares()
             assert node.plugins.gate.refusals.double_allocations() == ()
     told = {}
     for name in "ba":

@@ -85,7 +85,7 @@ async def test_who_is_admitted_again_starts_with_a_share_that_nobody_uses(
     for name in ended:
         await node.kubelet.admit("default", name, Container(name="main", limits=((NEED, units[name]),)))
         if rng.random() < 0.3:
-            await node.plugins._clean_up()  # the pass of every half minute
+            await node.plugins._clean_up_record_and_shares()  # the pass of every half minute
     for name in rng.sample(ended, len(ended)):
         told[name] = dict((await node.kubelet.create("default", name, "main")).env).get(VISIBLE, "")
     memory = dict[str, int]()
@@ -124,7 +124,7 @@ async def test_in_the_order_of_the_kubelet_each_pod_has_its_own_share(node: Node
         ran = {"runs": "main", "init": "init"}.get(life.state)
         await admit_all(node, life.name, life.size, *(each for each in life.containers if each != ran))
         if rng.random() < 0.3:
-            await node.plugins._clean_up()
+            await node.plugins._clean_up_record_and_shares()
     for life in lives:
         for container in {"runs": (), "init": ("main",)}.get(life.state, life.containers):
             answer = await node.kubelet.create("default", life.name, container)
@@ -247,7 +247,7 @@ async def test_an_instance_that_waits_for_its_image_is_not_in_its_own_way(node: 
 async def passes(node: Node) -> None:
     """Let the agent look for two minutes."""
     for _ in range(4):
-        await node.plugins._clean_up()
+        await node.plugins._clean_up_record_and_shares()
         node.passed_s += 31
 
 
@@ -284,11 +284,11 @@ async def test_a_pod_that_runs_is_admitted_again_for_its_init_container(
     await node.kubelet.allocate("default", "p", main, ids)
     await node.kubelet.create("default", "p", "main")
     run(node, "p", pause=True, ends=False)
-    await node.plugins._clean_up()
+    await node.plugins._clean_up_record_and_shares()
     for _ in range(2):
         node.kubelet.lose_record()
         await node.kubelet.admit("default", "p", init)
-        await node.plugins._clean_up()
+        await node.plugins._clean_up_record_and_shares()
         assert node.plugins.gate.refusals.double_allocations() == ()
     node.assign("q", GIB - units, share(0, GIB - units << 10))
     await node.run("q", NEED, GIB - units)

@@ -76,7 +76,7 @@ async def test_each_container_of_a_pod_has_its_own_share(
     await offered(node, how)
     pod = Waiting(node, "p", 0, inits, lasting)
     await pod.admit()
-    await node.plugins._clean_up()
+    await node.plugins._clean_up_record_and_shares()
     assert not list(node.plugins.gate.refusals.blocked_pods())
     while pod.left:
         await pod.start_next()
@@ -94,7 +94,7 @@ async def test_a_pod_that_waits_for_its_image_counts_once(
         await pod.admit()
         for _ in range(passes):
             node.passed_s += 31
-            await node.plugins._clean_up()
+            await node.plugins._clean_up_record_and_shares()
     for pod in pods:
         while pod.left:
             await pod.start_next()
@@ -132,6 +132,6 @@ async def test_all_pods_start_in_any_order_of_admissions_and_starts(node: Node, 
             await rng.choice(able).start_next()
         if rng.random() < 0.2:
             node.passed_s += 31
-            await node.plugins._clean_up()
+            await node.plugins._clean_up_record_and_shares()
     assert not list(node.plugins.gate.refusals.blocked_pods())
     assert node.plugins.gate.refusals.double_allocations() == ()

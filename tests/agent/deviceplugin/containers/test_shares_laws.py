@@ -117,9 +117,9 @@ class Churn:
         self.node.watched.update(self.node.pods)
 
     async def clean_up(self) -> None:
-        await self.node.plugins._clean_up()
+        await self.node.plugins._clean_up_record_and_shares()
         self.node.passed_s += 61
-        await self.node.plugins._clean_up()
+        await self.node.plugins._clean_up_record_and_shares()
 
     def check(self) -> None:
         """Check that no GPU is shared by more than it has, and that the record has the devices of each."""

@@ -125,7 +125,7 @@ class OfferedResource(ListedResource[Resource]):
         Never one that a pod has: a kubelet that offers it has forgotten the allocation. If too few are left, the
         kubelet adds any, and `allocate` refuses.
         """
-        self._require_ready()
+        self._refuse_all()
         with self._call(request.available):
             with contextlib.suppress(Unavailable):  # `allocate` says why
                 await self._shares.forget_former()
@@ -150,7 +150,7 @@ class OfferedResource(ListedResource[Resource]):
             Unavailable: it is not known which devices are free.
 
         """
-        self._require_ready()
+        self._refuse_all()
         with self._call(ids):
             return await self._allocate(ids)
 
@@ -189,7 +189,7 @@ class OfferedResource(ListedResource[Resource]):
             Unavailable: the kubelet's record does not show the container, or it is not known yet what others have.
 
         """
-        self._require_ready()
+        self._refuse_all()
         if self.resource.by_assignment:
             await self._shares.pre_start(self.resource.name, ids)
             return
@@ -205,7 +205,7 @@ class OfferedResource(ListedResource[Resource]):
         await self._gate.start(holder, uses, ids=True)
         self._gate.refusals.forget(holder)
 
-    def _require_ready(self) -> None:
+    def _refuse_all(self) -> None:
         """Refuse all calls while it is not known which devices are free, or there are none.
 
         Raises:

@@ -27,11 +27,11 @@ __all__ = [
     "Resource",
     "by_name",
     "healthy_counts",
-    "none_free",
-    "not_ready",
     "offer",
+    "refused_resources",
     "restricted",
     "with_former",
+    "without_free_devices",
 ]
 
 LONGEST_ID = 63
@@ -101,7 +101,7 @@ class ObservedResources(msgspec.Struct, frozen=True, kw_only=True):
     """Ids that the kubelet's record has for these pods."""
 
 
-def none_free(resource: Resource, allocated: Container[str], admitted: int) -> Resource:
+def without_free_devices(resource: Resource, allocated: Container[str], admitted: int) -> Resource:
     """Return a resource with the same devices, of which no more are healthy than are allocated or pods request.
 
     With fewer healthy ones than pods request a kubelet that restarts ends the pods that its record lacks (`OutOf...`).
@@ -124,7 +124,7 @@ def none_free(resource: Resource, allocated: Container[str], admitted: int) -> R
     return msgspec.structs.replace(resource, devices=devices)
 
 
-def not_ready(
+def refused_resources(
     offered: Iterable[Resource],
     observed: ObservedResources,
     former: Iterable[Resource] = (),
@@ -137,8 +137,8 @@ def not_ready(
     A kubelet that lost its record starts pods without a resource that it does not know, whatever the Node counts. Once
     it knows the resource it refuses them by itself: it has none healthy since the last agent ended. Only where its
     record lacks some of the admitted pods are there devices for it nevertheless. Their ids stand for no device, because
-    it is not known yet which are free. There are as many as `none_free` leaves healthy, so never more than would be
-    advertised: a pod that was started without the resource may request any number.
+    it is not known yet which are free. There are as many as `without_free_devices` leaves healthy, so never more than
+    would be advertised: a pod that was started without the resource may request any number.
 
     Args:
         offered: what would be advertised.
@@ -164,7 +164,7 @@ def not_ready(
                 Resource(
                     name=name,
                     devices=tuple(
-                        PluginDevice(id=f"not-ready-{number}", gpu_uuid="", uuid="", mode=Mode.WHOLE)
+                        PluginDevice(id=f"refused-{number}", gpu_uuid="", uuid="", mode=Mode.WHOLE)
                         for number in range(count)
                     ),
                     by_assignment=name in SHARE_RESOURCES,

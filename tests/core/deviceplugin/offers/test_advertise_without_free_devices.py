@@ -14,8 +14,8 @@ from tessera.core.deviceplugin.offers.advertise import (
     PluginDevice,
     Resource,
     healthy_counts,
-    none_free,
-    not_ready,
+    refused_resources,
+    without_free_devices,
 )
 from tessera.core.gpu.sharing import Mode
 
@@ -53,7 +53,7 @@ CLOSED: dict[str, tuple[str, str, int, str]] = {
 @pytest.mark.parametrize("case", CLOSED)
 def test_which_devices_stay_healthy_while_none_is_free(case: str) -> None:
     before, allocated, admitted, want = CLOSED[case]
-    found = none_free(resource(before), frozenset(allocated), admitted)
+    found = without_free_devices(resource(before), frozenset(allocated), admitted)
     assert shown(found) == want
     assert healthy_counts([found, resource("A", UNITS)]) == {GPU: sum(map(str.isupper, want)), UNITS: 1}
 
@@ -63,7 +63,7 @@ def test_no_more_are_healthy_than_are_allocated_or_requested_and_never_fewer_tha
         healthy = frozenset(filter(str.isupper, before))
         for known, admitted in product(product(BOTH, repeat=5), range(6)):
             allocated = frozenset(each for each, known_ in zip("ABCDX", known, strict=True) if known_)
-            after = none_free(resource(before), frozenset(map(str.lower, allocated)), admitted)
+            after = without_free_devices(resource(before), frozenset(map(str.lower, allocated)), admitted)
             stays = frozenset(filter(str.isupper, shown(after)))
             assert shown(after).lower() == before.lower(), "no device leaves the list"
             assert healthy & allocated <= stays <= healthy
@@ -103,7 +103,7 @@ class Case(NamedTuple):
             allocated={GPU: frozenset[str]().union(*(each.ids for each in self.pods))} if self.pods else {},
         )
         former = () if self.former is None else (resource("ABCD"[: self.former]),)
-        found = not_ready([self.offered] if self.offered else [], observed, former)
+        found = refused_resources([self.offered] if self.offered else [], observed, former)
         return found[0] if found else None
 
 
@@ -202,7 +202,7 @@ def test_what_an_agent_registers_that_cannot_advertise_yet(case: str, name: str)
         allocated={name: frozenset(ids)},
     )
     before = () if former is None else (resource("ABC"[:former], name),)
-    found = not_ready([resource("aBCD", name)], known, before)
+    found = refused_resources([resource("aBCD", name)], known, before)
     assert [len(each.devices) for each in found] == ([] if want is None else [want])
     for each in found:
         assert (each.name, each.by_assignment, each.refused) == (name, name == UNITS, STARTING)
@@ -212,12 +212,12 @@ def test_what_an_agent_registers_that_cannot_advertise_yet(case: str, name: str)
 def test_what_is_not_advertised_any_more_stays_registered_with_as_many_as_pods_request_now() -> None:
     """With fewer healthy ones a kubelet that restarts would end its pods."""
     known = ObservedResources(node=frozenset({GPU, UNITS}), kubelet=frozenset(), admitted={GPU: 1}, allocated={})
-    former = not_ready([resource("ABC"), resource("A", UNITS)], known)
+    former = refused_resources([resource("ABC"), resource("A", UNITS)], known)
     assert healthy_counts(former) == {GPU: 1, UNITS: 0}
-    assert not_ready([resource("A", UNITS)], known, former) == former
+    assert refused_resources([resource("A", UNITS)], known, former) == former
     for admitted, want in ((3, 3), (0, 0), (10**9, MOST_DEVICES)):
         now = msgspec.structs.replace(known, admitted={GPU: admitted})
-        found = not_ready([resource("A", UNITS)], now, former)
+        found = refused_resources([resource("A", UNITS)], now, former)
         assert healthy_counts(found) == {GPU: want, UNITS: 0}
         assert all(each.refused == STARTING for each in found)
 
@@ -227,8 +227,10 @@ def test_where_it_is_not_known_what_would_be_advertised_each_resource_of_gpus_of
     known = ObservedResources(
         node=names, kubelet=frozenset({UNITS}), admitted={GPU: 3, "renamed/gpu": 2, "cpu": 7}, allocated={}
     )
-    found = not_ready([resource("A"), resource("A", "renamed/gpu"), resource("A", "not/there")], known, every=True)
+    found = refused_resources(
+        [resource("A"), resource("A", "renamed/gpu"), resource("A", "not/there")], known, every=True
+    )
     assert healthy_counts(found) == {GPU: 3, "nvidia.com/mig-1g.5gb": 0, "renamed/gpu": 2}
-    assert {each.refused for each in not_ready((), known, every=True, why="no GPU")} == {"no GPU"}
+    assert {each.refused for each in refused_resources((), known, every=True, why="no GPU")} == {"no GPU"}
     many = msgspec.structs.replace(known, admitted={GPU: 10**9})
-    assert healthy_counts(not_ready((), many, every=True))[GPU] == MOST_DEVICES
+    assert healthy_counts(refused_resources((), many, every=True))[GPU] == MOST_DEVICES
