@@ -12,7 +12,8 @@ from tessera.agent.pods.evictions import Evictions
 from tessera.agent.pods.podsview import is_ending
 from tessera.api.tessera.node.nodereports import Report, Subject
 from tessera.clients.kube import Kube, record_event, uid_of
-from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, Clash
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation
+from tessera.core.deviceplugin.allocations.clashes import Clash
 from tessera.errors import TesseraError
 from tessera.log import Logger
 

@@ -16,13 +16,8 @@ from tessera.agent.deviceplugin.allocations.refusals import Refusals
 from tessera.agent.pods.podsview import is_ended
 from tessera.api.kubernetes.podstates import created_ns
 from tessera.core.deviceplugin.allocations import lastgate
-from tessera.core.deviceplugin.allocations.agentallocations import (
-    AgentAllocation,
-    AllocatedDevice,
-    clashes,
-    latest,
-    replaces,
-)
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, latest, replaces
+from tessera.core.deviceplugin.allocations.clashes import clashes
 from tessera.core.deviceplugin.allocations.gateobservation import GateObservation, GatePod
 from tessera.core.deviceplugin.allocations.lastgate import GateDecision
 from tessera.core.deviceplugin.allocations.leftovers import DeviceProcess, leftovers

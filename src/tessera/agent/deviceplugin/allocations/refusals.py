@@ -7,7 +7,8 @@ from tessera.agent.pods.podsview import PodsInView, is_ended, is_ending
 from tessera.api.kubernetes.podstates import waiting_messages
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.deviceplugin.allocations import lastgate
-from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, Clash, double_allocations
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation
+from tessera.core.deviceplugin.allocations.clashes import Clash, double_allocations
 from tessera.core.deviceplugin.allocations.gateobservation import in_use
 from tessera.core.deviceplugin.allocations.refusals import (
     ContainerKey,

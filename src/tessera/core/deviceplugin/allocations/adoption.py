@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
-from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, clashes
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice
+from tessera.core.deviceplugin.allocations.clashes import clashes
 from tessera.core.deviceplugin.allocations.gateobservation import GatePod
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.allocations.unreadableentries import uses_unknown

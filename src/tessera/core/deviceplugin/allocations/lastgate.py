@@ -13,11 +13,10 @@ from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.deviceplugin.allocations.agentallocations import (
     AgentAllocation,
     AllocatedDevice,
-    Clash,
     Exclusivity,
-    clashes,
     replaces,
 )
+from tessera.core.deviceplugin.allocations.clashes import Clash, clashes
 from tessera.core.deviceplugin.allocations.gateobservation import GateObservation, GatePod, in_use
 from tessera.core.deviceplugin.offers.advertise import PluginDevice
 from tessera.core.gpu.deviceids import DeviceId
@@ -70,7 +69,7 @@ def admit(
         record: the allocations.
         new: the answer.
         observed: the pods.
-        capacity_mib: as in `agentallocations.clashes`.
+        capacity_mib: as in `clashes.clashes`.
         meant: for units, the container whose assignment the answer has; entries of its pod do not conflict. If the
             kubelet gave the units to another pod, `start` decides by that pod.
 
@@ -103,7 +102,7 @@ def start(
         record: the allocations.
         new: the container, with what it is about to use.
         observed: the pods.
-        capacity_mib: as in `agentallocations.clashes`.
+        capacity_mib: as in `clashes.clashes`.
         ids: whether equal ids of others conflict, because ids stand for devices and not for units.
         moved: containers whose devices the driver has shown elsewhere: where they do not run they are in no earlier
             one's way, which is in theirs whenever they are to start.

@@ -5,7 +5,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, Clash
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation
+from tessera.core.deviceplugin.allocations.clashes import Clash
 from tessera.core.deviceplugin.allocations.gateobservation import GatePod
 from tessera.core.gpu.sharing import names_device
 from tessera.core.workload.resources import SHARE_RESOURCES
