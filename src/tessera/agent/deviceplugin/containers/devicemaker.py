@@ -8,7 +8,7 @@ import msgspec
 
 from tessera.agent.cdisupport import DRIVER_SPECS
 from tessera.agent.deviceplugin.containers.changerequests import ChangeRequest, CreateInstance, DisableMig, Enforce
-from tessera.agent.deviceplugin.containers.shares import Prepared
+from tessera.agent.deviceplugin.containers.sharespecifications import Prepared
 from tessera.api.nvidia import migminors
 from tessera.core.cluster.instances import placement_of
 from tessera.core.cluster.snapshot import Share

@@ -10,16 +10,14 @@ import contextlib
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
-
 from tessera.agent.deviceplugin.allocations.gate import Gate
 from tessera.agent.deviceplugin.containers.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.containers.cdifolder import CdiFolder
 from tessera.agent.deviceplugin.containers.exchanges import Exchanges
+from tessera.agent.deviceplugin.containers.sharespecifications import Prepared, ShareSpecifications
 from tessera.agent.deviceplugin.containers.unassignedpods import UnassignedPods
 from tessera.agent.pods.nodepods import MissingFromRecord
 from tessera.api.kubernetes.containerlimits import was_created
-from tessera.api.nvidia import cdi
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations.agentallocations import (
     AgentAllocation,
@@ -40,10 +38,8 @@ from tessera.core.deviceplugin.allocations.matching import (
 )
 from tessera.core.deviceplugin.allocations.relocation import device_mismatch
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
-from tessera.core.deviceplugin.containers.edits import ShareEdits
 from tessera.core.deviceplugin.containers.injection import (
     SHARE_KIND,
-    VOID,
     answered,
     by_cdi,
     container_response,
@@ -55,18 +51,9 @@ from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
 
-__all__ = ["DevicePreparer", "Prepared", "ShareAllocator"]
+__all__ = ["DevicePreparer", "ShareAllocator"]
 
 _RETRY_S = 0.05
-_PREFIX = "share-"
-
-
-class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """What a container with some shares is handed."""
-
-    visible: tuple[str, ...]
-    """UUIDs of its GPUs and MIG instances, each once."""
-    edits: ShareEdits
 
 
 class DevicePreparer(Protocol):
@@ -116,12 +103,10 @@ class ShareAllocator:
         self._view = gate.view
         self._maker = maker
         self._pods = pods
-        self._folder = folder
+        self._specifications = ShareSpecifications(folder, log)
         self._log = log
         self._turn = asyncio.Lock()
         self._exchanges = Exchanges(self._view, pods, log, answers_file, gate.times.clock_s)
-        self._needed: set[str] = set()
-        """CDI names that were in use at the last cleanup."""
         self._missing = MissingFromRecord(gate.times.clock_s)
         self._unassigned = UnassignedPods(self._view, pods, gate.record)
 
@@ -207,7 +192,7 @@ class ShareAllocator:
         await self._gate.require_holder(holder)
         self._require_same(request, uses)
         if injection.cdi:
-            self._specify(share_name(resource, ids), prepared)
+            self._specifications.write(share_name(resource, ids), prepared, dev_root=self._injection.dev_root)
         self._exchanges.use((resource, frozenset(ids)))
         self._gate.refusals.forget(holder)
         self._log.info("share_ready", pod=str(request.key), resource=resource, gpus=[s.gpu for s in request.shares])
@@ -266,12 +251,8 @@ class ShareAllocator:
             uses = {key: self._maker.uses(each.shares) for key, each in requests.items()}
             self._gate.record.complete(self._pods.assignments(), uses, self._pods.revoked)
             self._exchanges.forget_unheld(await self._exchanges.recorded())
-            waiting = {share_name(each.key.resource, each.ids) for each in self._exchanges.answers}
-            needed = {share_name(each.resource, each.device_ids) for each in allocated} | waiting
-            removed = self._folder.keep({f"{_PREFIX}{name}" for name in needed | self._needed}, prefix=_PREFIX)
-            self._needed = needed
-            if removed:
-                self._log.info("shares_removed", shares=[name.removeprefix(_PREFIX) for name in removed])
+            waiting = frozenset(share_name(each.key.resource, each.ids) for each in self._exchanges.answers)
+            self._specifications.keep(waiting.union(share_name(each.resource, each.device_ids) for each in allocated))
             if self._injection.fixed_at_allocate:
                 await self._repair(allocated)
 
@@ -488,8 +469,3 @@ class ShareAllocator:
     def assigned_requests(self) -> tuple[AssignedRequest, ...]:
         """Return the assignments of this node's pods after all exchanges, written or not."""
         return self._exchanges.assigned_requests()
-
-    def _specify(self, name: str, prepared: Prepared) -> None:
-        edits = msgspec.structs.replace(prepared.edits, env=(*VOID, *prepared.edits.env))
-        text = cdi.write(SHARE_KIND, {name: edits}, self._folder.driver, dev_root=self._injection.dev_root)
-        self._folder.write(f"{_PREFIX}{name}", text)
