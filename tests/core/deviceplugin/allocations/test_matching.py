@@ -5,7 +5,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -187,11 +187,17 @@ def answered_request(
 
 
 # sentence: (how the older pod differs, what is on record, the pod whose container runs, the pod that is chosen)
-LOST = {
+LOST: dict[str, tuple[dict[str, Any], list[str], str, str]] = {
     "the older one, which crashed": ({}, [], "", "old"),
     "the newer one where the older runs": ({}, [], "old", "new"),
     "the newer one where the older may have ended": ({"ends": True}, [], "", "new"),
     "the newer one after the kubelet has come past the older": ({}, ["newest"], "", "new"),
+    "the newer one after the kubelet has come past the older, which was bound last": (
+        {"since_ns": 99},
+        ["newest"],
+        "",
+        "new",
+    ),
     "the newer one where no container of the older was lost": ({}, ["old"], "", "new"),
     "the older one, which may have ended, where the other has its own": ({"ends": True}, ["new"], "", "old"),
     "the newer one where the other runs": ({"ends": True}, ["newest"], "old", "new"),
