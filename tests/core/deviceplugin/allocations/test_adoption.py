@@ -166,6 +166,12 @@ def test_an_answer_whose_pod_is_not_known_yet_is_recorded_already() -> None:
     assert [*adopted((answered,), [allocated("main", GPU, "x")], uses(USES), {"p": POD}, {}, 9)] == []
 
 
+def test_an_allocation_to_a_pod_whose_age_is_unknown_is_as_old_as_its_entry() -> None:
+    pod = msgspec.structs.replace(POD, created_ns=0)
+    (found,) = adopted((), [allocated("main", GPU, "x")], uses(USES), {"p": pod}, {}, 9)
+    assert found.at_ns == 9
+
+
 @pytest.mark.parametrize("uid", ["p", "gone"])
 def test_who_is_on_record_came_first_however_old_the_other_is(uid: str) -> None:
     held = AgentAllocation(resource=GPU, ids=("y",), uses=USES, uid="q", pod="ns/q", container="main", at_ns=7)
@@ -217,6 +223,7 @@ def test_units_of_a_running_container_without_an_assignment_are_of_an_unknown_de
     assert all(map(uses_unknown, entries))
     assert without_known(entries, [kubelet], uses(())) == entries
     assert without_known((*entries, KNOWN), [kubelet], uses(USES)) == (KNOWN,)
+    assert without_known(entries, [SIDE], uses(USES)) == entries, "the kubelet's record has no units of it"
 
 
 def test_where_processes_are_observed_the_caller_leaves_out_those_without_any() -> None:

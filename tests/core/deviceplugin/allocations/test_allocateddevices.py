@@ -40,7 +40,8 @@ SHARE = entry(NEED, "cd", AllocatedDevice(device=THREE, exclusivity=Exclusivity.
 REPLACED = entry(GPU, "e", AllocatedDevice(device=THREE, absent=True, clients=2), container="late")
 ANSWERED = entry(NEED, "f", AllocatedDevice(device=TWO), uid="", pod="", container="", presumed=True)
 PROCESS = entry(GPU, "", AllocatedDevice(device=TWO), pod="")
-RECORD = (WHOLE, REPLICA, SHARE, REPLACED, ANSWERED)
+REPLACED_SHARE = entry(NEED, "g", AllocatedDevice(device=ONE, absent=True), container="last")
+RECORD = (WHOLE, REPLICA, SHARE, REPLACED, REPLACED_SHARE, ANSWERED)
 
 
 def test_devices_are_allocated_by_name_or_by_assignment_unless_another_is_in_their_place() -> None:
@@ -125,4 +126,5 @@ def test_allocations_of_known_pods_have_the_form_of_the_kubelets_record() -> Non
         ("ns", "p", "side", ("b",)),
         ("ns", "p", "main", ("c", "d")),
         ("ns", "p", "late", ("e",)),
+        ("ns", "p", "last", ("g",)),
     ]

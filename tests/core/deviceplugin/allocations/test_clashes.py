@@ -88,6 +88,19 @@ BESIDE: dict[str, tuple[list[AgentAllocation], AgentAllocation, str]] = {
         entry("a", whole(), ids="x"),
         "GPU GPU-0",
     ),
+    "an answer to Allocate, and an init container that was allocated other ids": (
+        [entry("a", amount(60), ids="x", container="init", initial=True)],
+        AgentAllocation(resource=UNITS, ids=("y",), uses=(amount(41),)),
+        "more memory",
+    ),
+    "an init container that was recorded before a container whose place is unknown": (
+        [
+            msgspec.structs.replace(entry("a", amount(60), container="init", at=1, initial=True), order=0),
+            entry("a", amount(60), at=2),
+        ],
+        entry("b", amount(40), at=3),
+        "",
+    ),
     "two answers to Allocate": (
         [AgentAllocation(resource=UNITS, ids=("x",))],
         AgentAllocation(resource=UNITS, ids=("x", "y")),

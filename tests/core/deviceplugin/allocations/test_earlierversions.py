@@ -185,6 +185,17 @@ ANSWERED: dict[str, tuple[AgentAllocation, ContainerResponse, dict[str, object]]
             "answer_known": False,
         },
     ),
+    "a limit of two devices of which the driver shows one": (
+        entry(TURNS, msgspec.structs.replace(TURNS, device=DeviceId("GPU-2"))),
+        told("GPU-0,GPU-2", 50),
+        {
+            "uses": (
+                msgspec.structs.replace(TURNS, mps=True, clients=2),
+                msgspec.structs.replace(TURNS, device=DeviceId("GPU-2"), mps=True),
+            ),
+            "answer_known": False,
+        },
+    ),
     "a limit of a whole GPU": (entry(WHOLE), told("GPU-1", 5), {}),
     "a limit of a replica by time-slicing": (entry(by_mps(TURNS, mps=False)), told("GPU-0", 5), {}),
 }

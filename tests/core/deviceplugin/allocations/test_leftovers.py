@@ -102,6 +102,12 @@ def test_of_a_shared_device_the_memory_of_all_processes_of_a_pod_counts(parts: t
     assert (decision.refused is not None) is refused
 
 
+def test_of_a_shared_device_a_process_without_memory_counts_for_nothing() -> None:
+    use = AllocatedDevice(device=DeviceId("GPU-0"), exclusivity=Exclusivity.MEMORY, memory_mib=300, mps=True)
+    new = msgspec.structs.replace(NEW, uses=(use,))
+    assert leftovers((), new, [DeviceProcess(pid=7, uid="gone", device=DeviceId("GPU-0"))], ()) == ()
+
+
 def test_processes_are_found_on_their_instance_and_by_their_pod() -> None:
     gpu = facts(0, layout=sevenths()[:2])
     number = gpu.instances[1].gpu_instance

@@ -49,6 +49,12 @@ def test_by_name_a_container_is_where_its_uuid_is(order: tuple[int, ...]) -> Non
     assert moved(record, found) == {(uid, "main", NAMED) for uid in elsewhere}
 
 
+def test_of_containers_that_moved_the_earlier_one_stays_earlier_in_whatever_order_they_are_recorded() -> None:
+    record = (by_name(2, 1), by_name(1, 0))
+    found = relocated(record, created_again((UUIDS[1], UUIDS[0], UUIDS[2])), 100)
+    assert [each.at_ns for each in found] == [101, 100]
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_container_with_several_instances(order: tuple[int, ...]) -> None:
     inventory = created_again(tuple(UUIDS[each] for each in order))

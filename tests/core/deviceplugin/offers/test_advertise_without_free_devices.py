@@ -231,6 +231,8 @@ def test_where_it_is_not_known_what_would_be_advertised_each_resource_of_gpus_of
         [resource("A"), resource("A", "renamed/gpu"), resource("A", "not/there")], known, every=True
     )
     assert healthy_counts(found) == {GPU: 3, "nvidia.com/mig-1g.5gb": 0, "renamed/gpu": 2}
+    unknown = msgspec.structs.replace(known, node=frozenset({UNITS, "aliyun.com/gpu-mem"}), kubelet=frozenset())
+    assert healthy_counts(refused_resources((), unknown, every=True)) == {UNITS: 0, "aliyun.com/gpu-mem": 0}
     assert {each.refused for each in refused_resources((), known, every=True, why="no GPU")} == {"no GPU"}
     many = msgspec.structs.replace(known, admitted={GPU: 10**9})
     assert healthy_counts(refused_resources((), many, every=True))[GPU] == MOST_DEVICES
