@@ -20,6 +20,23 @@ from tessera.errors import Conflict, Unavailable, Unsupported
 pytestmark = pytest.mark.anyio
 
 
+async def test_a_container_that_restarts_is_as_old_as_before_and_the_next_is_younger(node: Node) -> None:
+    """Of two with one device the younger gives way."""
+
+    def ages() -> list[tuple[str, int]]:
+        found = sorted((each.at_ns, each.pod) for each in node.plugins.gate.record.entries)
+        assert len({at_ns for at_ns, _ in found}) == len(found)
+        return [(pod, at_ns) for at_ns, pod in found]
+
+    await node.offer((facts(0), WHOLE), (facts(1), WHOLE))
+    for name in "pq":
+        await node.run(name)
+    before = ages()
+    assert [pod for pod, _ in before] == ["default/p", "default/q"]
+    await node.kubelet.create("default", "p", "main")
+    assert ages() == before
+
+
 async def test_a_device_that_the_kubelet_forgot_is_not_given_to_a_second_pod(node: Node) -> None:
     layout = sevenths()[:2]
     gpu = facts(0, layout=layout)

@@ -226,6 +226,14 @@ def test_units_of_a_running_container_without_an_assignment_are_of_an_unknown_de
     assert without_known(entries, [SIDE], uses(USES)) == entries, "the kubelet's record has no units of it"
 
 
+def test_what_is_known_of_units_and_what_is_unknown_of_a_device_by_name_stays_on_record() -> None:
+    known = tuple(adopted((), [UNITS_OF_SIDE], uses(USES), {"p": POD}, {}, 9))
+    unnamed = msgspec.structs.replace(KNOWN, ids=())
+    assert uses_unknown(unnamed)
+    record = (*known, unnamed)
+    assert without_known(record, [UNITS_OF_SIDE, allocated("main", GPU, "x")], uses(USES)) == record
+
+
 def test_where_processes_are_observed_the_caller_leaves_out_those_without_any() -> None:
     pod = msgspec.structs.replace(POD, created=frozenset())
     assert unassigned((), [UNITS_OF_SIDE], uses(()), {"p": pod}, 9, blind=False)
