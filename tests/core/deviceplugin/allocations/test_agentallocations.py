@@ -45,6 +45,7 @@ def device(name: str, mode: Mode, placement: Placement | None = None, *, clients
 def test_devices_by_name_and_their_replicas() -> None:
     assert uses_of_devices([device("GPU-0", Mode.WHOLE)]) == (whole(),)
     assert uses_of_devices([device("MIG-1", Mode.MIG, FIRST)]) == (whole(placement=FIRST),)
+    assert uses_of_devices([device("GPU-0", Mode.MPS, clients=1)]) == (msgspec.structs.replace(amount(0), mps=True),)
     for mode in (Mode.TIME_SLICING, Mode.MPS):
         used = uses_of_devices([device("GPU-0::1", mode), device("GPU-0::2", mode)])
         assert used == (client(mps=mode is Mode.MPS, clients=2 * (mode is Mode.MPS)),)

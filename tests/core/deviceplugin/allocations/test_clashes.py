@@ -101,6 +101,17 @@ BESIDE: dict[str, tuple[list[AgentAllocation], AgentAllocation, str]] = {
         entry("b", amount(40), at=3),
         "",
     ),
+    "a replica of a GPU, and one of an instance of it": (
+        [entry("a", client())],
+        entry("b", msgspec.structs.replace(client(), device=DeviceId(GPU, FIRST))),
+        "1g.5gb at 0 of GPU GPU-0",
+    ),
+    "memory of another GPU": ([entry("a", amount(60, OTHER), amount(40))], entry("b", amount(60)), ""),
+    "memory of an instance that another has replaced": (
+        [entry("a", msgspec.structs.replace(amount(60), absent=True), amount(40))],
+        entry("b", amount(60)),
+        "",
+    ),
     "two answers to Allocate": (
         [AgentAllocation(resource=UNITS, ids=("x",))],
         AgentAllocation(resource=UNITS, ids=("x", "y")),
@@ -114,6 +125,12 @@ def test_what_may_be_allocated_beside_what(case: str) -> None:
     record, new, want = BESIDE[case]
     found = [each.text for each in clashes(record, new, {DeviceId(GPU): 100}, ids=True)]
     assert [text[: len(want)] for text in found] == ([want] if want else [])
+
+
+def test_of_those_that_have_too_much_memory_together_the_latest_is_named_first() -> None:
+    record = [entry(each, amount(40), at=at) for each, at in (("a", 2), ("b", 3), ("c", 1))]
+    found = clashes(record, entry("d", amount(40), at=4), {DeviceId(GPU): 100}, ids=True)
+    assert [each.other.uid for each in found if each.other is not None] == ["b", "a", "c"]
 
 
 # sentence: what a pod has of 100 MiB, and how much is left

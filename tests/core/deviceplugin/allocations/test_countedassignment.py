@@ -147,6 +147,12 @@ def test_a_pod_that_does_not_run_yet_has_what_counted_before_while_its_signature
     assert (counted_assignment(pod, lambda _: False).source is AssignmentSource.FORMER) is signed
 
 
+@pytest.mark.parametrize("running", [True, False])
+def test_what_counted_before_counts_on_while_the_pod_runs_though_its_key_is_lost(*, running: bool) -> None:
+    pod = PodAssignments(former=True, running=running)
+    assert (counted_assignment(pod, lambda _: False).source is AssignmentSource.FORMER) is running
+
+
 def test_an_earlier_assignment_that_was_restored_is_told_from_what_counted_before() -> None:
     """So that the agent writes on the pod what its containers were started with."""
     pod = PodAssignments(present=requests(1), former=True, running=True, started=started(0), recorded=requests(0))

@@ -157,6 +157,7 @@ def test_into_how_many_replicas_by_mps_a_device_is_divided(clients: int, capacit
     answer = told("GPU-0", replicas * (capacity_mib // clients))
     (found,) = with_answers([each], {("a", "main", NAMED): answer}, {device: capacity_mib})
     assert found.uses == (msgspec.structs.replace(TURNS, mps=True, clients=clients),)
+    assert found.answer_known
 
 
 SHARED_SLICE = msgspec.structs.replace(PART, device=DeviceId("GPU-0", PLACE))
@@ -164,6 +165,7 @@ SHARED_SLICE = msgspec.structs.replace(PART, device=DeviceId("GPU-0", PLACE))
 # what an answer says: the entry, the answer, the fields that change
 ANSWERED: dict[str, tuple[AgentAllocation, ContainerResponse, dict[str, object]]] = {
     "indices": (entry(WHOLE), told("0,1:0"), {"indices": ("0", "1:0")}),
+    "an index beside a UUID, which no agent wrote": (entry(WHOLE), told("0,GPU-1"), {}),
     "indices that are known": (msgspec.structs.replace(entry(WHOLE), indices=("3",)), told("0"), {}),
     "UUIDs by name, which the ids have": (entry(WHOLE), told("GPU-1"), {}),
     "nothing, by CDI": (entry(WHOLE), ContainerResponse(), {}),
