@@ -129,8 +129,9 @@ def test_what_may_be_allocated_beside_what(case: str) -> None:
 
 def test_of_those_that_have_too_much_memory_together_the_latest_is_named_first() -> None:
     record = [entry(each, amount(40), at=at) for each, at in (("a", 2), ("b", 3), ("c", 1))]
-    found = clashes(record, entry("d", amount(40), at=4), {DeviceId(GPU): 100}, ids=True)
+    found = list(clashes(record, entry("d", amount(40), at=4), {DeviceId(GPU): 100}, ids=True))
     assert [each.other.uid for each in found if each.other is not None] == ["b", "a", "c"]
+    assert all(each.full for each in found)
 
 
 # sentence: what a pod has of 100 MiB, and how much is left

@@ -145,11 +145,29 @@ def test_lost_units_of_a_container_that_runs_are_memory_alone(case: str) -> None
 def test_who_has_a_device_is_in_the_way_as_long_as_it_may_use_it(case: str) -> None:
     evidence, allocate, starts = HELD[case]
     record = (entry("a", "x"),)
-    assert (admit(record, entry("", "x"), evidence, {}).refused is not None) is allocate
+    verdict = admit(record, entry("", "x"), evidence, {})
+    assert (verdict.refused is not None) is allocate
+    assert record[0] in verdict.record, "it stays on record until it has ended"
     verdict = start(record, entry("b", "x"), evidence, {}, ids=True)
     assert (verdict.refused is not None) is starts
     assert verdict.wait is (starts and evidence.ending("a"))
     assert {each.uid for each in verdict.record} == ({"a"} if starts else {"b"})
+
+
+def test_memory_that_nobody_has_so_much_of_is_refused() -> None:
+    new = entry("", "x", amount(16), resource=UNITS)
+    refused = admit((), new, observation(), {DeviceId(GPU): 15}).refused
+    assert refused is not None
+    assert (refused.other, refused.full) == (None, True)
+
+
+def test_a_start_for_which_there_is_too_little_memory_waits_for_one_that_ends() -> None:
+    record = tuple(entry(pod, pod, amount(5), resource=UNITS) for pod in "ab")
+    pods = {"a": shown(resource=UNITS, ending=True), "b": shown(resource=UNITS)}
+    seen = observation(pods, *(recorded(pod, pod, resource=UNITS) for pod in "ab"), running="ab")
+    verdict = start(record, entry("c", "c", amount(6), resource=UNITS), seen, {DeviceId(GPU): 15}, ids=False)
+    assert verdict.refused is not None
+    assert verdict.wait
 
 
 # sentence: what is seen once `Allocate` was answered for a device, and whether it is refused to the next

@@ -102,6 +102,16 @@ def test_of_a_shared_device_the_memory_of_all_processes_of_a_pod_counts(parts: t
     assert (decision.refused is not None) is refused
 
 
+def test_a_process_counts_for_nothing_that_is_of_the_pod_itself_or_of_an_entry_with_its_device() -> None:
+    """An entry may have several devices."""
+    uses = tuple(AllocatedDevice(device=DeviceId(each)) for each in ("GPU-0", "GPU-1"))
+    new = msgspec.structs.replace(NEW, uses=uses[:1])
+    listed = [DeviceProcess(pid=7, uid=uid, device=DeviceId("GPU-0")) for uid in (new.uid, "gone")]
+    recorded = msgspec.structs.replace(NEW, uid="gone", uses=uses)
+    assert leftovers((recorded,), new, listed, ()) == ()
+    assert [each.uid for each in leftovers((), new, listed, ())] == ["gone"]
+
+
 def test_of_a_shared_device_a_process_without_memory_counts_for_nothing() -> None:
     use = AllocatedDevice(device=DeviceId("GPU-0"), exclusivity=Exclusivity.MEMORY, memory_mib=300, mps=True)
     new = msgspec.structs.replace(NEW, uses=(use,))

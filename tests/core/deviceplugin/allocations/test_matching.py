@@ -215,6 +215,12 @@ def test_who_is_answered_where_a_pod_runs_by_its_phase(case: str, *, created: bo
     assert found.key.pod == want
 
 
+def test_nothing_is_forgotten_of_a_pod_all_of_which_the_kubelet_has() -> None:
+    old = msgspec.structs.replace(OLD, uid="old")
+    assert forgotten([old], [kubelet_allocation("old", "x")], {"old"}) == ()
+    assert forgotten([old], [], {"old"}) == (old,)
+
+
 def test_what_runs_is_answered_last() -> None:
     """Where the pod of each that waits runs by its phase, one whose container has ended is admitted again."""
     old, new = (msgspec.structs.replace(each, uid=each.key.pod, running=True, ends=True) for each in (OLD, NEW))

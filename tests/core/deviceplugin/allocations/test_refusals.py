@@ -17,11 +17,16 @@ from tessera.core.deviceplugin.allocations.refusals import (
     without_ended,
 )
 
-GPU = "nvidia.com/gpu"
+GPU, UNITS = "nvidia.com/gpu", "tessera.dev/gpu-memory"
 TEXT = "the kubelet has lost its record of the pod's devices, and cannot start a container with them again"
 KEY: ContainerKey = ("p", "main", GPU)
 LIVING, ENDING, ENDED = (
-    GatePod(name="ns/p", requests=frozenset({("main", GPU), ("main", "rdma/hca")}), ended=ended, ending=ending)
+    GatePod(
+        name="ns/p",
+        requests=frozenset({("main", GPU), ("main", UNITS), ("main", "rdma/hca")}),
+        ended=ended,
+        ending=ending,
+    )
     for ended, ending in ((False, False), (False, True), (True, True))
 )
 
@@ -91,6 +96,11 @@ def test_devices_are_lost_by_the_kubelets_words_and_its_checkpoint(case: str) ->
     messages = {} if words is None else {"p": {"main": words}}
     found = with_lost({} if before is None else {KEY: before}, {"p": LIVING}, messages, lambda *_: lacks, 9)
     assert found == ({} if want is None else {KEY: want})
+
+
+def test_units_are_lost_as_devices_are() -> None:
+    text = WORDS_OF_LOSS.replace(GPU, UNITS)
+    assert with_lost({}, {"p": LIVING}, {"p": {"main": text}}, lambda *_: True, 9) == {("p", "main", UNITS): lost()}
 
 
 def test_a_message_of_another_container_or_of_no_device_is_not_ours() -> None:
