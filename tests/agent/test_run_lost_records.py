@@ -204,17 +204,25 @@ async def test_a_driver_that_lists_no_gpu_lets_no_pod_start_without_its_gpu_and_
 async def test_a_node_whose_gpus_are_lost_refuses_a_pod_although_the_record_has_another(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A container on record calls the plugin at each start, and its device is not there any more."""
+    """A kubelet that restarts ends no pod that runs, and a container whose GPU is gone does not start again."""
     await counted(machine)
-    async with machine.agent():
+    async with machine.agent() as agent:
         await machine.kubelet.until_allocatable(GPU, 2)
         await machine.pod("old", {GPU: 1})
         await machine.start("old", GPU)
+        ((gone,),) = [each.ids for each in agent._gate.record.entries]
+    uid = ((await machine.kube.get(PODS, "old", namespace="default")) or {})["metadata"]["uid"]
+    status = {"phase": "Running", "containerStatuses": [{"name": "c", "containerID": "containerd://old"}]}
+    await machine.kube.patch(PODS, "old", {"status": status}, namespace="default", subresource="status")
     await machine.kubelet.restart(without_record=True)
     lose_gpus(machine, monkeypatch)
     async with machine.agent():
         assert await machine.event("ResourceNotAdvertised") == f"{GPU} is not offered: the driver lists no GPU"
-        await refused(machine, "it has no healthy device")
+        await refused(machine, "the driver lists no GPU")
+        assert machine.kubelet.allocatable(GPU) == 1
+        machine.kubelet.record("default", "old", Container(name="c", limits=((GPU, 1),)), (gone,), uid=uid)
+        with pytest.raises(Conflict, match="is not on this node any more"):
+            await machine.kubelet.create("default", "old", "c")
 
 
 async def test_a_node_that_never_had_gpus_is_left_alone(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from kube import pods
 from kube.gpunode import GpuNode
+from tessera.sim.nvmlsim import Machine
 from testbed.processes import until
 
 pytestmark = pytest.mark.long
@@ -82,3 +83,31 @@ def test_no_pod_starts_without_its_device_once_the_agent_has_registered(gpu_node
     pods.remove(cluster, *names, *EARLY, *LATE)
     gpu_node.until_offered((SLICE, 7))
     pods.run(cluster, *(pods.busybox(f"after-{each}", limits={SLICE: 1}) for each in range(7)))
+
+
+def test_no_pod_starts_without_its_gpu_while_the_driver_lists_none(gpu_node: GpuNode) -> None:
+    """The only GPU is lost before the agent starts, and comes back."""
+    cluster, gpu = gpu_node.cluster, "nvidia.com/gpu"
+    gpu_node.start_agent()
+    gpu_node.until_offered((gpu, 1))
+    pods.run(cluster, pods.busybox("one", limits={gpu: 1}))
+    before = identities(gpu_node, "one")
+    lose_both_records(gpu_node)
+    with Machine(gpu_node.node.gpu_state) as machine:
+        machine.lose(0)
+    gpu_node.node.start_kubelet()
+    until("kubelet", gpu_node.node.kubelet_healthy, timeout_s=60)
+    gpu_node.start_again()
+    gpu_node.until_registered(gpu)
+    cluster.apply(pods.busybox("early", limits={gpu: 1}, nodeName=gpu_node.node.name))
+    assert settled(gpu_node, "early") == "Failed"
+    said = f"{gpu} is not offered: the driver lists no GPU"
+    until("the agent serves", lambda: said in gpu_node.agent_log(), timeout_s=40, found=gpu_node.agent_log)
+    cluster.apply(pods.busybox("late", limits={gpu: 1}, nodeName=gpu_node.node.name))
+    assert settled(gpu_node, "late") == "Failed"
+    assert identities(gpu_node, "one") == before
+    with Machine(gpu_node.node.gpu_state) as machine:
+        machine.renew()
+    pods.remove(cluster, "one", "early", "late")
+    gpu_node.until_offered((gpu, 1))
+    pods.run(cluster, pods.busybox("after", limits={gpu: 1}))

@@ -112,16 +112,13 @@ class DevicePublisher:
             TesseraError: kubelet or API server do not answer; call again.
 
         """
-        node, refused = self._watched.node(), await self._refused_not_on_record(STARTING)
+        node = self._watched.node()
+        await self._find_refused((), every=True, why=STARTING)
+        # Containers that are on record start again.
+        refused = tuple(each for each in self._refused if each.name not in self._plugins.gate.record.resources)
         done = await self._plugins.offer(NodeOffer(resources=refused), inventory, self._strategies.choose(_USUAL, node))
         await self._record.announce(node, healthy_counts(refused))
         return done
-
-    async def _refused_not_on_record(self, why: str) -> tuple[Resource, ...]:
-        """Return the resources of GPUs that the Node has, and of which nothing can be advertised."""
-        await self._find_refused((), every=True, why=why)
-        # Containers that are on record start again.
-        return tuple(each for each in self._refused if each.name not in self._plugins.gate.record.resources)
 
     async def register_refused(self, resources: Iterable[Resource], *, every: bool, why: str) -> None:
         """Have the kubelet refuse pods that request these resources, until devices are published.
@@ -158,8 +155,10 @@ class DevicePublisher:
         """
         node = self._watched.node()
         options = self._strategies.choose(configured, node)
-        refused = () if declared.inventory.gpus else await self._refused_not_on_record(_NO_GPU)
-        self.withheld = () if declared.inventory.gpus else tuple((each.name, _NO_GPU) for each in self._refused)
+        if not declared.inventory.gpus:
+            await self._find_refused((), every=True, why=_NO_GPU)
+        refused = () if declared.inventory.gpus else self._refused
+        self.withheld = tuple((each.name, _NO_GPU) for each in refused)
 
         async def advertise(now: NodeOffer, leaving: frozenset[DeviceId]) -> bool:
             every = msgspec.structs.replace(now, resources=(*now.resources, *refused))

@@ -189,7 +189,8 @@ class OfferedResource(ListedResource[Resource]):
             Unavailable: the kubelet's record does not show the container, or it is not known yet what others have.
 
         """
-        self._refuse_all()
+        if self.resource.starting:
+            self._refuse_all()
         if self.resource.by_assignment:
             await self._shares.pre_start(self.resource.name, ids)
             return

@@ -40,7 +40,7 @@ MOST_DEVICES = 40_000
 """Devices of one resource that fit into the 4 MiB that the kubelet accepts in one message, at 100 bytes a device."""
 
 STARTING = "the agent is starting, and does not know yet which of them are free"
-"""Why calls of the kubelet are refused before an agent knows what to advertise."""
+"""Why calls of the kubelet are refused before an agent knows what to advertise, those to start a container too."""
 
 _DEVICES = (Mode.WHOLE, Mode.MIG)
 
@@ -85,7 +85,9 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     by_assignment: bool = False
     """Whether a pod's assignment says what its devices are, and their ids only how many units it takes."""
     refused: str = ""
-    """Why each call of the kubelet is refused; empty where it is answered."""
+    """Why nothing of it is allocated, whatever the kubelet asks for; empty where it is."""
+    starting: bool = False
+    """Whether no container starts with it either, as it is not known yet what others have."""
 
 
 class ObservedResources(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,6 +171,7 @@ def refused_resources(
                     ),
                     by_assignment=name in SHARE_RESOURCES,
                     refused=why,
+                    starting=why == STARTING,
                 )
             )
     return tuple(found)
