@@ -133,6 +133,19 @@ def test_a_replica_is_one_under_each_name_and_of_one_size(
     assert [each.other for each in found] == [former] * clash
 
 
+def test_an_instance_that_another_has_replaced_excludes_nobody() -> None:
+    gone = msgspec.structs.replace(whole(), absent=True)
+    assert not gone.excludes(whole())
+    assert not whole().excludes(gone)
+    assert whole().excludes(whole())
+
+
+def test_a_device_is_had_in_another_form_by_who_has_several() -> None:
+    both = msgspec.structs.replace(had(GPUS, *WHOLE), uses=(whole(), whole("GPU-1")))
+    offered = NodeOffer(resources=(Resource(name=GPUS, devices=SLICED),))
+    assert without_other_forms(offered, [both])[0].resources == ()
+
+
 def test_who_has_a_device_in_another_form_is_said() -> None:
     offered = NodeOffer(resources=(Resource(name=GPUS, devices=SLICED),))
     assert without_other_forms(offered, [had(GPUS, *WHOLE)])[1] == (

@@ -93,6 +93,11 @@ BESIDE: dict[str, tuple[list[AgentAllocation], AgentAllocation, str]] = {
         AgentAllocation(resource=UNITS, ids=("y",), uses=(amount(41),)),
         "more memory",
     ),
+    "an answer to Allocate, and an init container that was allocated these ids of the other kind of units": (
+        [entry("a", amount(60), ids="x", container="init", initial=True)],
+        AgentAllocation(resource="aliyun.com/gpu-mem", ids=("x",), uses=(amount(41),)),
+        "more memory",
+    ),
     "an init container that was recorded before a container whose place is unknown": (
         [
             msgspec.structs.replace(entry("a", amount(60), container="init", at=1, initial=True), order=0),
