@@ -1,7 +1,7 @@
 """Which pods are evicted, of those that were refused or have another's device, and when."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation
@@ -113,6 +113,7 @@ def entry(uid: str) -> AgentAllocation:
     return AgentAllocation(resource=GPU, ids=("x",), uid=uid, pod=f"ns/{uid}", container="main")
 
 
+@example(steps=[(0.0, True, False), (15.0, True, True), (15.0, True, False)], moved=True)
 @given(st.lists(st.tuples(st.floats(0, 20), st.booleans(), st.booleans()), max_size=12), st.booleans())
 def test_a_conflict_lasts_at_once_or_after_half_a_minute_where_a_device_moved(
     steps: list[tuple[float, bool, bool]], moved: bool
