@@ -23,7 +23,6 @@ from tessera.core.deviceplugin.allocations.agentallocations import without_other
 from tessera.core.deviceplugin.allocations.allocateddevices import devices_by_name
 from tessera.core.deviceplugin.allocations.poddevices import assigned_instances
 from tessera.core.deviceplugin.offers.advertise import (
-    STARTING,
     NodeOffer,
     ObservedResources,
     OfferOptions,
@@ -48,7 +47,7 @@ _RETRY_S = 0.2
 _OFFER_TRIES = 5
 """Passes after which the kubelet must have the new list; pods that are bound for a device get it before it goes."""
 _OBSERVE_S = 5.0
-"""How long the driver may take to say what would be advertised while the agent cannot start to."""
+"""Timeout for reading what would be advertised, before the agent has started."""
 _USUAL = PluginOptions()
 _NO_GPU = "the driver lists no GPU"
 """A node that has none any more cannot be told from one that has lost them: so the node's resources are kept."""
@@ -106,38 +105,38 @@ class DevicePublisher:
         return self._device_offers.promised(gpu)
 
     async def withdraw(self, inventory: Inventory) -> bool:
-        """Advertise nothing, as it is not known what; running containers keep their device list strategy.
+        """Withdraw all devices, and refuse pods that request them; running containers keep their device list strategy.
 
         Raises:
             TesseraError: kubelet or API server do not answer; call again.
 
         """
         node = self._watched.node()
-        await self._find_refused((), every=True, why=STARTING)
+        await self._find_refused((), every=True)
         # Containers that are on record start again.
         refused = tuple(each for each in self._refused if each.name not in self._plugins.gate.record.resources)
         done = await self._plugins.offer(NodeOffer(resources=refused), inventory, self._strategies.choose(_USUAL, node))
         await self._record.announce(node, healthy_counts(refused))
         return done
 
-    async def register_refused(self, resources: Iterable[Resource], *, every: bool, why: str) -> None:
+    async def register_refused(self, resources: Iterable[Resource], *, every: bool, lost: str) -> None:
         """Have the kubelet refuse pods that request these resources, until devices are published.
 
         Args:
             resources: what would be advertised.
             every: as in `core.deviceplugin.offers.advertise.refused_resources`.
-            why: as there.
+            lost: as there.
 
         Raises:
             TesseraError: kubelet or API server do not answer; call again.
 
         """
-        await self._find_refused(resources, every=every, why=why)
+        await self._find_refused(resources, every=every, lost=lost)
         if self._refused:
             await self._plugins.register_refused(self._refused)
             await self._record.announce(self._watched.node(), healthy_counts(self._refused))
 
-    async def _find_refused(self, resources: Iterable[Resource], *, every: bool, why: str) -> None:
+    async def _find_refused(self, resources: Iterable[Resource], *, every: bool, lost: str = "") -> None:
         view = self._plugins.gate.view
         allocated, uids = defaultdict[str, frozenset[str]](frozenset), set[str]()
         for each in await view.devices_of_all_containers():
@@ -146,7 +145,7 @@ class DevicePublisher:
         admitted = self._plugins.admitted(uids)
         names, known = view.node().resources, view.kubelet_resources
         observed = ObservedResources(node=names, kubelet=known, admitted=admitted, allocated=allocated)
-        self._refused = refused_resources(resources, observed, self._refused, every=every, why=why)
+        self._refused = refused_resources(resources, observed, self._refused, every=every, lost=lost)
 
     async def publish(self, offered: NodeOffer, declared: Declared, configured: PluginOptions) -> MoveProgress:
         """Advertise the kubelet's devices, one step at a time where devices move between kubelet and scheduler.
@@ -156,7 +155,7 @@ class DevicePublisher:
         node = self._watched.node()
         options = self._strategies.choose(configured, node)
         if not declared.inventory.gpus:
-            await self._find_refused((), every=True, why=_NO_GPU)
+            await self._find_refused((), every=True, lost=_NO_GPU)
         refused = () if declared.inventory.gpus else self._refused
         self.withheld = tuple((each.name, _NO_GPU) for each in refused)
 
@@ -252,7 +251,7 @@ class Advertiser:
             TesseraError: kubelet or API server do not answer; call again.
 
         """
-        resources, known, why = tuple[Resource, ...](), False, STARTING
+        resources, known, lost = tuple[Resource, ...](), False, ""
         with contextlib.suppress(TesseraError, TimeoutError):  # `begin` says why the driver does not answer
             async with asyncio.timeout(_OBSERVE_S):
                 found = await self._declarations.observe()
@@ -260,8 +259,8 @@ class Advertiser:
                 options = OfferOptions(unit_mib=found.node_sharing.unit_mib)
                 resources, known = offer(found.gpus, found.inventory, options).resources, declared
             if not found.inventory.gpus:
-                known, why = False, _NO_GPU
-        await self._publisher.register_refused(resources, every=not known, why=why)
+                known, lost = False, _NO_GPU
+        await self._publisher.register_refused(resources, every=not known, lost=lost)
 
     def waiting_for(self) -> str:
         """Return why devices are not advertised as declared; empty where they are."""

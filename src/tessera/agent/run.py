@@ -1,4 +1,6 @@
-"""The node agent: observe the node, plan by `core`, apply; level-triggered, with no state that cannot be rebuilt.
+"""The node agent: observe the node, plan by `core`, apply; level-triggered.
+
+docs/allocation.md says what is done where its record of allocations is lost.
 
 Loops: layouts for label, policy and pods; the advertised devices and the report; the kubelet's calls; GPU changes for
 containers that are about to start; annotations with the kubelet's allocations; the driver's events; measurements.

@@ -1,11 +1,13 @@
 """Pods that run with devices, and that the kubelet's record and the agent's own lack."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from builders.gpunodes import facts, sevenths
+from builders.signed import signed
 from harness.pluginnode import CDI, GPU, MEMORY, NEED, SLICE, WHOLE, Node, mig, share
 from tessera.api.kubernetes.devicecheckpoint import DEVICE_CHECKPOINT
 from tessera.clients.kubelet import Container
@@ -13,6 +15,7 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.sharing import Sharing
 from tessera.errors import Conflict, TesseraError
+from tessera.measures import Measures
 
 pytestmark = pytest.mark.anyio
 
@@ -213,6 +216,43 @@ async def test_an_init_container_that_the_kubelet_has_on_record_keeps_what_no_ot
     node.ask("q", SLICE)
     with pytest.raises(TesseraError, match="default/p"):
         await node.kubelet.allocate("default", "q", Container(name="main", limits=((SLICE, 1),)), before["init"])
+
+
+@pytest.mark.parametrize("blind", [False, True])
+async def test_the_memory_of_an_init_container_whose_assignment_was_removed_is_not_given_again(
+    node: Node, *, blind: bool
+) -> None:
+    """Its units stay in the kubelet's record, but name no device, and no container beside it has a share."""
+    whole = (facts(0, "T4"), MEMORY)
+    await node.offer(whole, how=CDI)
+    node.assign("p", 9, share(0, 9 << 10))
+    spec = node.pods["default", "p"]["spec"]
+    spec["initContainers"], spec["containers"] = [{**spec["containers"][0], "name": "init"}], [{"name": "main"}]
+    pod = signed(node.pods["default", "p"])
+    node.pods["default", "p"] = node.watched["default", "p"] = pod
+    await node.kubelet.admit("default", "p", Container(name="init", limits=((NEED, 9),)))
+    await node.kubelet.create("default", "p", "init")
+    created(node, "p", containerStatuses=[{"name": "main"}], initContainerStatuses=[created_status("init", "a1")])
+    if blind:
+        (node.proc / "self/ns/pid").unlink(missing_ok=True)
+    runs = None if blind else process(node, "p", "a1")
+    spoiled = {**node.pods["default", "p"], "metadata": {**pod["metadata"], "annotations": {}}}
+    node.pods["default", "p"] = node.watched["default", "p"] = spoiled
+    await node.kill()
+    (node.root / "allocations.json").unlink()
+    node.plugins, node.impaired = node.started(), True
+    node.task = asyncio.create_task(node.plugins.run(Measures()))
+    assert await node.plugins.offer(node.offered(whole), node.inventory, CDI)
+    await node.kubelet.until_allocatable(NEED, 9)
+    assert UNKNOWN in node.plugins.problems[-1]
+    node.assign("q", 6, share(0, 6 << 10))
+    with pytest.raises(Conflict, match="available devices"):
+        await node.kubelet.admit("default", "q", Container(name="main", limits=((NEED, 6),)))
+    created(node, "p", initContainerStatuses=[{"name": "init", "state": {"terminated": {"exitCode": 0}}}])
+    if runs is not None:
+        ended(runs)
+    await node.offer(whole, how=CDI)
+    assert node.plugins.problems == ()
 
 
 @pytest.mark.parametrize("blind", [False, True])

@@ -102,7 +102,7 @@ async def test_who_is_admitted_again_starts_with_a_share_that_nobody_uses(
 async def test_in_the_order_of_the_kubelet_each_pod_has_its_own_share(node: Node, seed: int, how: ListStrategy) -> None:
     """It admits the oldest pod first, and a pod's containers in their order; some wait for their image, some crashed.
 
-    Of equal pods with init containers none is told the share of another, which it could not exchange.
+    Of equal pods with init containers none is allocated the share of another, which it could not exchange.
     """
     rng = random.Random(seed)
     await node.offer(

@@ -233,6 +233,6 @@ def test_where_it_is_not_known_what_would_be_advertised_each_resource_of_gpus_of
     assert healthy_counts(found) == {GPU: 3, "nvidia.com/mig-1g.5gb": 0, "renamed/gpu": 2}
     unknown = msgspec.structs.replace(known, node=frozenset({UNITS, "aliyun.com/gpu-mem"}), kubelet=frozenset())
     assert healthy_counts(refused_resources((), unknown, every=True)) == {UNITS: 0, "aliyun.com/gpu-mem": 0}
-    assert {each.refused for each in refused_resources((), known, every=True, why="no GPU")} == {"no GPU"}
+    assert {each.refused for each in refused_resources((), known, every=True, lost="no GPU")} == {"no GPU"}
     many = msgspec.structs.replace(known, admitted={GPU: 10**9})
     assert healthy_counts(refused_resources((), many, every=True))[GPU] == MOST_DEVICES

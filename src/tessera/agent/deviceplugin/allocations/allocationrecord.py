@@ -355,9 +355,10 @@ class AllocationRecord:
         allocated = await self._view.devices_of_lasting_containers()
         self.release(complete=complete)
         if not self._complete:
-            initial = await self._view.devices_of_all_containers()
-            allocated += tuple(initial_by_name(initial, self.observer.pods({each.uid for each in initial})))
-            allocated += await self._unrecorded((*allocated, *initial))
+            of_all = await self._view.devices_of_all_containers()
+            pods = self.observer.pods({each.uid for each in of_all})
+            allocated += tuple(initial_by_name(of_all, pods))
+            allocated += await self._unrecorded((*allocated, *of_all))
         # 2. Find the pods of unclaimed answers; one in the kubelet's record is for an existing pod.
         running = await self._running_vague(allocated)
         observed, late = await self._observed(), self._unclaimed()
@@ -369,7 +370,7 @@ class AllocationRecord:
         kept = tuple(each for each in known if each.uid or each not in late)
         kept = without_known(kept, allocated, uses_of)
         if not self._complete:
-            kept += await self._unassigned(kept, allocated, uses_of)
+            kept += await self._unassigned(kept, await self._view.devices_of_all_containers(), uses_of)
         # 3. Adopt allocations made before there was a record, and complete entries of former versions.
         pods = self.observer.pods({each.uid for each in allocated})
         new = tuple(adopted(kept, allocated, uses_of, pods, self.capacity(), self.next_ns()))

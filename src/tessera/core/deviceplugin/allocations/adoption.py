@@ -65,8 +65,8 @@ def adopted(
 def initial_by_name(allocated: Iterable[KubeletAllocation], pods: Mapping[str, GatePod]) -> Iterator[KubeletAllocation]:
     """Yield the kubelet's allocations by name of init containers that have not ended.
 
-    What such a container has, no other container of its pod may have. Shares are left out: the API server has a claim
-    for each.
+    What such a container has, no other container of its pod may have. Shares are left out: the pod's assignment says
+    what it uses, and where that does not count, `unassigned` has it.
 
     Args:
         allocated: the kubelet's, also those of init containers.
@@ -164,7 +164,7 @@ def unrecorded(
         for namespace, _, name in [pod.name.partition("/")]
         for container, resource in sorted(pod.requests)
         if (names_device(resource) or resource in SHARE_RESOURCES) and (uid, container, resource) not in known
-        # The API server has a claim for each share: no other pod is assigned what an init container uses.
+        # The assignment says what an init container's share is; docs/allocation.md says what if that was removed too.
         if (names_device(resource) or container in pod.lasting & pod.created)
         if pod.may_run(container, has_process=has_process)
         if (has_lost(uid, container, resource) or not allocated) and not was_left_out(pod, resource, node)

@@ -222,7 +222,7 @@ def by_processes(
     *,
     again: bool,
 ) -> tuple[tuple[AssignedRequest, ...], frozenset[RequestKey]]:
-    """Return requests, `running` set by processes, and those that the kubelet hardly asks for: arguments of `unserved`.
+    """Return requests, `running` set by processes, and those the kubelet is unlikely to ask for: for `unserved`.
 
     A pod's phase does not tell. It is `Pending` while an init container runs, or another waits for its image, and
     `Running` when all have crashed. A kubelet that lost its record admits pods in the order of their creation, whenever

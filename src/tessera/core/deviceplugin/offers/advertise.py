@@ -132,9 +132,9 @@ def refused_resources(
     former: Iterable[Resource] = (),
     *,
     every: bool = False,
-    why: str = STARTING,
+    lost: str = "",
 ) -> tuple[Resource, ...]:
-    """Return the resources that an agent registers of which it cannot advertise anything, sorted by name.
+    """Return the resources that an agent registers while it can advertise none of their devices, sorted by name.
 
     A kubelet that lost its record starts pods without a resource that it does not know, whatever the Node counts. Once
     it knows the resource it refuses them by itself: it has none healthy since the last agent ended. Only where its
@@ -149,7 +149,7 @@ def refused_resources(
             not be advertised any more: which of them are healthy is not known then.
         every: whether it is not known what would be advertised: then each resource of GPUs that the Node has counts,
             with as many devices as pods request, whatever `offered` has of it.
-        why: why it cannot.
+        lost: why nothing of them is there; empty while the agent is starting, when no container starts either.
 
     """
     registered, possible = {each.name for each in former}, healthy_counts(offered)
@@ -170,8 +170,8 @@ def refused_resources(
                         for number in range(count)
                     ),
                     by_assignment=name in SHARE_RESOURCES,
-                    refused=why,
-                    starting=why == STARTING,
+                    refused=lost or STARTING,
+                    starting=not lost,
                 )
             )
     return tuple(found)
