@@ -21,6 +21,7 @@ class RecordedPods:
     """What `PodsView` observes, kept in this process."""
 
     checkpoint_is_readable = True
+    kubelet_started_ns: int | None = None
     kubelet_resources: frozenset[str] = frozenset()
 
     def __init__(self) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,14 @@ def test_what_was_written_since_is_read(tmp_path: Path) -> None:
 def test_a_file_that_is_empty_was_not_written_yet(tmp_path: Path) -> None:
     (tmp_path / NAME).touch()
     assert DeviceCheckpoint(tmp_path).read() == ()
+
+
+def test_the_kubelet_started_when_it_made_its_socket(tmp_path: Path) -> None:
+    checkpoint = DeviceCheckpoint(tmp_path)
+    assert checkpoint.kubelet_started_ns() is None
+    (tmp_path / "kubelet.sock").touch()
+    os.utime(tmp_path / "kubelet.sock", ns=(1, 2))
+    assert checkpoint.kubelet_started_ns() == 2
 
 
 @pytest.mark.parametrize("content", [b"{", b'{"Data": 1}'])

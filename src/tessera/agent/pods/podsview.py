@@ -81,6 +81,10 @@ class PodsInView(Protocol):
         """Whether the kubelet's checkpoint can be read."""
 
     @property
+    def kubelet_started_ns(self) -> int | None:
+        """When the kubelet started, in nanoseconds since 1970; None if unknown."""
+
+    @property
     def kubelet_resources(self) -> frozenset[str]:
         """The resources that the kubelet admits no pod without."""
 
@@ -296,6 +300,11 @@ class PodsView:
     def checkpoint_is_readable(self) -> bool:
         """Whether the kubelet's checkpoint can be read."""
         return self._checkpoint.is_readable()
+
+    @property
+    def kubelet_started_ns(self) -> int | None:
+        """When the kubelet started, in nanoseconds since 1970; None if its socket is not there."""
+        return self._checkpoint.kubelet_started_ns()
 
     @property
     def kubelet_resources(self) -> frozenset[str]:

@@ -27,6 +27,7 @@ class DeviceCheckpoint:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / DEVICE_CHECKPOINT
+        self._socket = folder / "kubelet.sock"
         self._known: tuple[object, tuple[KubeletAllocation, ...]] = (None, ())
 
     def read(self) -> tuple[KubeletAllocation, ...]:
@@ -66,6 +67,16 @@ class DeviceCheckpoint:
         except Unavailable:
             return False
         return self._known[0] is not None
+
+    def kubelet_started_ns(self) -> int | None:
+        """Return when the kubelet started that listens beside the file, in nanoseconds since 1970; None if none does.
+
+        It makes its socket anew at each start.
+        """
+        try:
+            return self._socket.stat().st_mtime_ns
+        except OSError:
+            return None
 
     def responses(self) -> Mapping[tuple[str, str, str], ContainerResponse]:
         """Return what plugins answered for containers, by UID of the pod, container and resource.

@@ -14,6 +14,7 @@ import pytest
 
 from builders.gpunodes import facts, sevenths
 from builders.signed import signed
+from harness.livingpods import add_init, admit_all, admit_with_init, ask_with_init, passes, process, run, run_init
 from harness.pluginnode import MEMORY, NEED, SLICE, Node, mig, share
 from tessera.clients.kubelet import Container
 from tessera.core.gpu.sharing import AUTO, Mode
@@ -29,29 +30,6 @@ GIB = 15
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 INIT_PHASES = ["Pending", "Running"]
 """Of a pod whose init container runs: what a kubelet reports, and what it reported of a former sandbox."""
-
-
-def process(node: Node, uid: str, container: str, command: str) -> None:
-    """Let a process of a pod start, after those that run."""
-    number = 100 + len(list(node.proc.iterdir()))
-    folder = node.proc / str(number)
-    folder.mkdir()
-    (folder / "cgroup").write_text(f"0::/kubepods/besteffort/pod{uid}/{container}\n")
-    (folder / "comm").write_text(f"{command}\n")
-    (folder / "stat").write_text(f"{number} ({command}) S {' '.join(['0'] * 18)} {number} 0\n")
-
-
-def run(node: Node, name: str, *, pause: bool, ends: bool) -> None:
-    """Let the container of a pod run, or have run: as its status and the process table show it."""
-    own = hashlib.sha256(name.encode()).hexdigest()
-    uid = node.pods["default", name]["metadata"]["uid"]
-    processes = {hashlib.sha256(uid.encode()).hexdigest(): "pause"} if pause else {}
-    if not ends:
-        processes[own] = "python"
-    for container, command in processes.items():
-        process(node, uid, container, command)
-    status = {"phase": "Running", "containerStatuses": [{"name": "main", "containerID": f"containerd://{own}"}]}
-    node.pods["default", name] = node.watched["default", name] = {**node.pods["default", name], "status": status}
 
 
 @pytest.mark.parametrize("pause", [False, True], ids=["no process left", "the pods' sandboxes are left"])
@@ -244,13 +222,6 @@ async def test_an_instance_that_waits_for_its_image_is_not_in_its_own_way(node: 
     await node.kubelet.create("default", "q", "main")
 
 
-async def passes(node: Node) -> None:
-    """Let the agent look for two minutes."""
-    for _ in range(4):
-        await node.plugins._clean_up_record_and_shares()
-        node.passed_s += 31
-
-
 @pytest.mark.parametrize("order", list(itertools.permutations("pqr")), ids="".join)
 async def test_of_equal_pods_as_many_fail_as_have_no_gpu(node: Node, order: tuple[str, ...]) -> None:
     """`Allocate` names no pod: whichever comes first may have what the last one was assigned."""
@@ -400,49 +371,9 @@ async def test_a_pod_whose_init_container_runs_counts_once(
         await node.run("s", NEED, 1)
 
 
-def run_init(node: Node, name: str, phase: str) -> None:
-    """Let the init container of a pod run; in a new sandbox its status may have the former phase, `Running`."""
-    own = hashlib.sha256(name.encode()).hexdigest()
-    process(node, f"uid-{name}", hashlib.sha256(f"{name} sandbox".encode()).hexdigest(), "pause")
-    process(node, f"uid-{name}", own, "python")
-    init = {"name": "init", "containerID": f"containerd://{own}"}
-    status = {"phase": phase, "initContainerStatuses": [init], "containerStatuses": [{"name": "main"}]}
-    node.pods["default", name] = node.watched["default", name] = {**node.pods["default", name], "status": status}
-
-
 async def run_after_init(node: Node, name: str, gpu: int, units: int) -> None:
     """Run a pod whose init container has the units of the other."""
     ask_with_init(node, name, gpu, units)
     await admit_with_init(node, name, units)
     await node.kubelet.create("default", name, "init")
     await node.kubelet.create("default", name, "main")
-
-
-def ask_with_init(node: Node, name: str, gpu: int, units: int) -> None:
-    """Assign a share to a pod whose init container requests as much as the other."""
-    node.assign(name, units, share(gpu, units << 10))
-    add_init(node, name)
-
-
-def add_init(node: Node, name: str) -> None:
-    spec = node.pods["default", name]["spec"]
-    spec["initContainers"] = [{**spec["containers"][0], "name": "init"}]
-    node.pods["default", name] = node.watched["default", name] = signed(node.pods["default", name])
-
-
-async def admit_with_init(node: Node, name: str, units: int, *, again: bool = False) -> None:
-    """Let the kubelet allocate for the init container, and where the other does not run for that too."""
-    await admit_all(node, name, units, *(["init"] if again else ["init", "main"]))
-
-
-async def admit_all(node: Node, name: str, units: int, *containers: str) -> None:
-    """Let the kubelet allocate for these containers of a pod: the other has what the init container had."""
-    ids: tuple[str, ...] = ()
-    for container in containers:
-        desired = Container(name=container, limits=((NEED, units),))
-        if not ids:
-            await node.kubelet.admit("default", name, desired)
-            held = await node.plugins.gate.view.allocated()
-            (ids,) = {each.device_ids for each in held if (each.uid, each.container) == (f"uid-{name}", container)}
-        else:
-            await node.kubelet.allocate("default", name, desired, ids)

@@ -1,17 +1,14 @@
 """Which pod an allocation belongs to, and assignments that say what the kubelet did."""
 
-import contextlib
-import itertools
 import random
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.assignedrequests import RESOURCE, kubelet_allocation, request
 from builders.gpunodes import facts
 from builders.shares import share
 from tessera.core.cluster.snapshot import Share
@@ -22,8 +19,6 @@ from tessera.core.deviceplugin.allocations.matching import (
     Correction,
     Reconciled,
     absent,
-    by_processes,
-    forgotten,
     mismatch,
     pick,
     reconcile,
@@ -33,8 +28,6 @@ from tessera.core.deviceplugin.allocations.matching import (
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode
 from tessera.errors import Conflict
-
-RESOURCE = "tessera.dev/gpu-memory"
 
 
 def test_the_text_of_a_specification_stays_as_it_is() -> None:
@@ -47,21 +40,6 @@ def test_the_text_of_a_specification_stays_as_it_is() -> None:
     )
     assert AssignedRequest(key=key, units=2, shares=(mig,), request_text="TEXT", bound="uid").specification == (
         '["tessera.dev/gpu-memory",2,"uid","TEXT"]'
-    )
-
-
-def request(
-    pod: str, units: int, *shares: Share, since: int = 0, bound: str = "", resource: str = RESOURCE
-) -> AssignedRequest:
-    key = RequestKey("default", pod, "main", resource)
-    return AssignedRequest(
-        key=key, units=units, shares=shares or (share(0, units * 1024),), since_ns=since, created_ns=since, bound=bound
-    )
-
-
-def kubelet_allocation(pod: str, *ids: str, resource: str = RESOURCE) -> KubeletAllocation:
-    return KubeletAllocation(
-        namespace="default", pod=pod, container="main", resource=resource, device_ids=tuple(sorted(ids))
     )
 
 
@@ -107,172 +85,6 @@ def test_which_of_several_is_to_be_answered(case: str) -> None:
     answers = [answer(each, "x", "y") for each in meant]
     found = unserved(requests, (RESOURCE, 2), allocated, answers, {each.key for each in gone})
     assert found.key.pod == want
-
-
-class Life(NamedTuple):
-    """A pod when a kubelet starts without its record."""
-
-    containers: tuple[str, ...]
-    phase: str
-    runs: str = ""
-    """Its container that runs."""
-    created: bool = True
-
-
-LIVES = {
-    "waits": Life(("main",), "Pending", created=False),
-    "runs": Life(("main",), "Running", "main"),
-    "crashed": Life(("main",), "Running"),
-    "waits to begin": Life(("init", "main"), "Pending", created=False),
-    "init runs": Life(("init", "main"), "Pending", "init"),
-    "init runs in a new sandbox": Life(("init", "main"), "Running", "init"),
-    "runs after init": Life(("init", "main"), "Running", "main"),
-    "crashed after init": Life(("init", "main"), "Running"),
-    "another waits for its image": Life(("main", "side"), "Pending", "main"),
-}
-
-
-@pytest.mark.parametrize("oldest", LIVES)
-def test_a_kubelet_without_its_record_is_answered_with_what_it_asks_for(oldest: str) -> None:
-    """It admits the oldest pod first, and allocates nothing for containers that run; then it admits another pod."""
-    for others in itertools.product(LIVES, repeat=2):
-        admit_again(oldest, *others)
-
-
-def admit_again(*names: str) -> None:
-    lives = {**{f"p{3 - place}": LIVES[name] for place, name in enumerate(names)}, "p0": LIVES["waits to begin"]}
-    requests = [each for place, (pod, life) in enumerate(lives.items()) for each in requests_of(pod, life, place)]
-    created = {pod for pod, life in lives.items() if life.created}
-    running = {(pod, life.runs) for pod, life in lives.items()}
-    allocated = list[KubeletAllocation]()
-    for due in requests:
-        if (due.uid, due.key.container) in running:
-            continue
-        found = answered_request(requests, allocated, created, running)
-        of_no_use = due.initial and (due.uid, "main") in running
-        assert found.key == due.key or of_no_use, names
-        allocated.append(allocation_of(due))
-    requests += (new := requests_of("new", LIVES["waits to begin"], 9))
-    for due in new:  # all others have ended
-        assert answered_request(requests, allocated, created, set()).key == due.key, names
-        allocated.append(allocation_of(due))
-
-
-def requests_of(pod: str, life: Life, since: int) -> list[AssignedRequest]:
-    made, running = request(pod, 2, since=since), life.phase == "Running"
-    keys = {name: RequestKey(made.key.namespace, pod, name, made.key.resource) for name in life.containers}
-    return [
-        msgspec.structs.replace(made, key=key, uid=pod, running=running, initial=name == "init")
-        for name, key in keys.items()
-    ]
-
-
-def allocation_of(due: AssignedRequest) -> KubeletAllocation:
-    return msgspec.structs.replace(kubelet_allocation(due.key.pod, due.uid), container=due.key.container)
-
-
-def answered_request(
-    requests: Sequence[AssignedRequest],
-    allocated: Sequence[KubeletAllocation],
-    created: set[str],
-    running: set[tuple[str, str]],
-) -> AssignedRequest:
-    """Return the request that an agent answers: those that run by their pod's phase count where no others wait."""
-    lost = forgotten(requests, allocated, created)
-    for again in (False, True):
-        every, unlikely = by_processes(requests, lost, running, allocated, again=again)
-        with contextlib.suppress(Conflict):
-            return unserved(every, (RESOURCE, 2), allocated, (), unlikely)
-    pytest.fail("no request is left")
-
-
-# sentence: (how the older pod differs, what is on record, the pod whose container runs, the pod that is chosen)
-LOST: dict[str, tuple[dict[str, Any], list[str], str, str]] = {
-    "the older one, which crashed": ({}, [], "", "old"),
-    "the newer one where the older runs": ({}, [], "old", "new"),
-    "the newer one where the older may have ended": ({"ends": True}, [], "", "new"),
-    "the newer one after the kubelet has come past the older": ({}, ["newest"], "", "new"),
-    "the newer one after the kubelet has come past the older, which was bound last": (
-        {"since_ns": 99},
-        ["newest"],
-        "",
-        "new",
-    ),
-    "the newer one where no container of the older was lost": ({}, ["old"], "", "new"),
-    "the older one, which may have ended, where the other has its own": ({"ends": True}, ["new"], "", "old"),
-    "the newer one where the other runs": ({"ends": True}, ["newest"], "old", "new"),
-}
-
-
-@pytest.mark.parametrize("created", [True, False], ids=["a container was created", "its status says nothing"])
-@pytest.mark.parametrize("case", LOST)
-def test_who_is_answered_where_a_pod_runs_by_its_phase(case: str, *, created: bool) -> None:
-    changes, recorded, runs, want = LOST[case]
-    old = msgspec.structs.replace(OLD, uid="old", running=True, **changes)
-    requests = [old, msgspec.structs.replace(NEW, uid="new"), request("newest", 3, since=9)]
-    allocated = [kubelet_allocation(pod, f"{pod}-1") for pod in recorded]
-    found = answered_request(requests, allocated, {"old"} if created else set(), {(runs, "main")})
-    assert found.key.pod == want
-
-
-def test_nothing_is_forgotten_of_a_pod_all_of_which_the_kubelet_has() -> None:
-    old = msgspec.structs.replace(OLD, uid="old")
-    assert forgotten([old], [kubelet_allocation("old", "x")], {"old"}) == ()
-    assert forgotten([old], [], {"old"}) == (old,)
-
-
-def test_what_runs_is_answered_last() -> None:
-    """Where the pod of each that waits runs by its phase, one whose container has ended is admitted again."""
-    old, new = (msgspec.structs.replace(each, uid=each.key.pod, running=True, ends=True) for each in (OLD, NEW))
-    assert answered_request([old, new], [], set(), {("old", "main")}) == msgspec.structs.replace(new, running=False)
-    assert answered_request([old], [], set(), {("old", "main")}) == msgspec.structs.replace(old, running=False)
-
-
-def test_an_init_container_whose_pod_runs_is_answered_last() -> None:
-    """It has ended, and what it is answered is of no use."""
-    old = requests_of("old", LIVES["runs after init"], 0)
-    requests = [*old, *requests_of("new", LIVES["waits"], 1)]
-    assert answered_request(requests, [], {"old"}, {("old", "main")}).key.pod == "new"
-
-
-def test_an_init_container_is_not_awaited_after_a_container_that_starts_later() -> None:
-    """It ran when the kubelet admitted its pod again, and has ended since; the other pod was created as early."""
-    old, new = requests_of("a", LIVES["init runs"], 0), requests_of("b", LIVES["waits"], 0)
-    assert answered_request([*old, *new], [allocation_of(old[1])], {"a"}, set()) == new[0]
-
-
-@pytest.mark.parametrize("oldest", LIVES)
-def test_a_kubelet_without_its_record_comes_by_creation_whenever_pods_were_bound(oldest: str) -> None:
-    """A pod may have waited for a node. The order is that of binding again once nothing is lost."""
-    for others in itertools.product(LIVES, repeat=2):
-        for bound in itertools.permutations(range(3)):
-            lives = {f"p{place}": LIVES[name] for place, name in enumerate((oldest, *others))}
-            admit_bound(lives, bound)
-
-
-def admit_bound(lives: dict[str, Life], bound: tuple[int, ...]) -> None:
-    requests = [
-        msgspec.structs.replace(each, since_ns=10 + bound[place])
-        for place, (pod, life) in enumerate(lives.items())
-        for each in requests_of(pod, life, place)
-    ]
-    created = {pod for pod, life in lives.items() if life.created}
-    running = {(pod, life.runs) for pod, life in lives.items()}
-    allocated = list[KubeletAllocation]()
-    for due in requests:
-        if (due.uid, due.key.container) not in running:
-            if not forgotten(requests, allocated, created):
-                return
-            found = answered_request(requests, allocated, created, running)
-            of_no_use = due.initial and (due.uid, "main") in running
-            assert found.key == due.key or of_no_use, (lives, bound, due.key)
-            allocated.append(allocation_of(due))
-
-
-def test_pods_that_wait_are_answered_in_the_order_of_binding_where_the_kubelet_lost_nothing() -> None:
-    waited = msgspec.structs.replace(OLD, since_ns=9)
-    assert answered_request([waited, NEW], [], set(), set()).key == NEW.key
-    assert answered_request([waited, NEW], [kubelet_allocation("new", "1", "2")], set(), set()).key == waited.key
 
 
 # sentence: (requests, units, answered, what the error says)

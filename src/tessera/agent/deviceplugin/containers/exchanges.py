@@ -123,6 +123,30 @@ class Exchanges:
         given = {each.uid for each in await self._view.allocated() if each.resource in SHARE_RESOURCES}
         return frozenset(given - self._view.by_uid().keys())
 
+    async def require_own(self, request: AssignedRequest, answers: tuple[Answer, ...]) -> None:
+        """Check that an init container of a request's pod was not answered with another pod's devices.
+
+        It has the same ids as the container that starts after it, and when they start nothing tells them apart.
+
+        Args:
+            request: that is about to be answered.
+            answers: those before what the kubelet allocates anew was forgotten.
+
+        Raises:
+            Conflict: it was.
+            Unavailable: the kubelet's record cannot be read.
+
+        """
+        every = await self._view.devices_of_all_containers()
+        own = {(each.resource, frozenset(each.device_ids)) for each in every if each.uid == request.uid}
+        for each in answers:
+            if each.fixed and each.units in own and each.key[:2] != request.key[:2]:
+                raise Conflict(
+                    str(request.key),
+                    found=f"an init container of its pod was answered with the devices of {each.key}",
+                    hint="recreate the pod, or use deviceListStrategy cdi-cri, which cannot mistake pods",
+                )
+
     def assigned_requests(self) -> tuple[AssignedRequest, ...]:
         """Return the assignments of this node's pods after all exchanges, written or not."""
         if not self._exchanges:

@@ -7,6 +7,7 @@ requests, and the assignments are exchanged afterwards. docs/decisions/0009-pod-
 
 import asyncio
 import contextlib
+import math
 from pathlib import Path
 from typing import Protocol
 
@@ -32,9 +33,14 @@ from tessera.core.deviceplugin.allocations.matching import (
     Answer,
     AssignedRequest,
     Units,
-    by_processes,
-    forgotten,
     unserved,
+)
+from tessera.core.deviceplugin.allocations.readmission import (
+    admits_again,
+    by_processes,
+    continued,
+    forgotten,
+    passed_over,
 )
 from tessera.core.deviceplugin.allocations.relocation import device_mismatch
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
@@ -287,7 +293,7 @@ class ShareAllocator:
         )
 
     async def _pick(self, units: Units, *, fixed: bool) -> AssignedRequest:
-        """Return the request to answer; waits for a missing assignment.
+        """Return the request to answer.
 
         The kubelet admits one pod after the other. So a request that was answered and has no holder may be answered
         again: its first pod was rejected for another reason.
@@ -297,30 +303,36 @@ class ShareAllocator:
             fixed: whether the answer will name the devices.
 
         """
-        resource, ids = units
         await self.forget_former()
+        lost = self._admits_again and self._lost(await self._view.devices_of_all_containers())
+        if fixed and (lost or await self._exchanges.unobserved()):
+            await self._refreshed_s()  # a pod that was deleted is not admitted again
         allocated = await self._view.devices_of_lasting_containers()
-        if fixed and await self._exchanges.unobserved():
-            await self._refreshed_s()
-            allocated = await self._view.devices_of_lasting_containers()
+        former = self._exchanges.answers
         self._exchanges.forget(await self._exchanges.recorded(), units)
         if fixed:
             # Shares answered to another pod than the chosen one must not count as free.
             await self._repair(allocated)
             self._clear_presumed_uses(allocated)
-        try:
-            return await self._unserved(resource, len(ids), fixed=fixed)
-        except Conflict:
-            last_s = asyncio.get_running_loop().time() + await self._refreshed_s()
+        request = await self._answerable(units, fixed=fixed)
+        await self._exchanges.require_own(request, former)
+        return request
+
+    async def _answerable(self, units: Units, *, fixed: bool) -> AssignedRequest:
+        """Return the request to answer; waits for a missing assignment, and takes an unlikely one at last."""
+        loop, last_s = asyncio.get_running_loop(), math.inf
         while True:
             try:
-                return await self._unserved(resource, len(ids), fixed=fixed)
+                return await self._unserved(units, fixed=fixed)
             except Conflict as error:
-                if asyncio.get_running_loop().time() >= last_s:
+                if loop.time() >= last_s:
                     with contextlib.suppress(Conflict):
-                        return await self._unserved(resource, len(ids), fixed=fixed, again=True)
+                        return await self._unserved(units, fixed=fixed, again=True)
                     raise self._pods.with_refused(error) from None
-            await asyncio.sleep(_RETRY_S)
+            if last_s == math.inf:
+                last_s = loop.time() + await self._refreshed_s()
+            else:
+                await asyncio.sleep(_RETRY_S)
 
     def _clear_presumed_uses(self, allocated: tuple[KubeletAllocation, ...]) -> None:
         """Count nothing as used of pods without an assignment, though they were answered with another pod's shares."""
@@ -331,30 +343,41 @@ class ShareAllocator:
                     each.resource, each.device_ids, frozenset(self.unassigned.values())
                 )
 
-    async def _unserved(self, resource: str, units: int, *, fixed: bool, again: bool = False) -> AssignedRequest:
+    async def _unserved(self, units: Units, *, fixed: bool, again: bool = False) -> AssignedRequest:
         """Return the request of this size to answer (`core.deviceplugin.allocations.matching.unserved`).
 
         Args:
-            resource: of the units.
-            units: how many.
+            units: those that the kubelet chose.
             fixed: whether the answer will name the devices.
-            again: whether ended containers of running pods count too: a kubelet that lost its record admits them again.
+            again: whether requests count too that the kubelet is not expected to make.
 
         """
-        allocated = await self._view.devices_of_all_containers()
-        requests, record = self.assigned_requests(), self._gate.record
-        # What the kubelet lacks of pods that have begun it has lost.
-        pods = record.observer.pods({each.uid for each in requests})
-        created = {uid for uid, pod in pods.items() if pod.created} | {
-            each.uid for each in record.entries if each.started
-        }
-        lost = () if self._view.blind else forgotten(requests, allocated, created)
-        running = await record.observer.running_containers((each.uid, each.key.container) for each in lost)
-        requests, unlikely = by_processes(requests, lost, running, allocated, again=again)
+        allocated, (resource, ids) = await self._view.devices_of_all_containers(), units
+        requests, lost, observer = self.assigned_requests(), self._lost(allocated), self._gate.record.observer
+        if self._admits_again:
+            running = await observer.running_containers((each.uid, each.key.container) for each in lost)
+            requests, unlikely = by_processes(requests, lost, running, allocated, again=again)
+        else:
+            requests, unlikely = passed_over(requests, lost, again=again)
         if fixed:
             requests = tuple(each for each in requests if not self._maker.mismatch(each))
             unlikely |= {each.key for each in requests if self._maker.absent(each)}
-        return unserved(requests, (resource, units), allocated, self._exchanges.answers, unlikely)
+        own = tuple(each for each in continued(requests, units, allocated) if each.units == len(ids))
+        return unserved(own or requests, (resource, len(ids)), allocated, self._exchanges.answers, unlikely)
+
+    def _lost(self, allocated: tuple[KubeletAllocation, ...]) -> tuple[AssignedRequest, ...]:
+        """Return the requests of started pods that the kubelet has lost; none where only their phases can tell."""
+        if self._view.blind and self._admits_again:
+            return ()
+        requests, record = self.assigned_requests(), self._gate.record
+        pods = record.observer.pods({each.uid for each in requests})
+        created = {uid for uid, pod in pods.items() if pod.created}
+        return forgotten(requests, allocated, created.union(each.uid for each in record.entries if each.started))
+
+    @property
+    def _admits_again(self) -> bool:
+        """Whether the kubelet may still admit pods again that it found when it started."""
+        return admits_again(self._view.kubelet_started_ns, self._gate.times.now_ns())
 
     async def refresh(self) -> None:
         """Read the pods of this node again, and the keys if assignments do not count.

@@ -25,8 +25,6 @@ __all__ = [
     "Reconciled",
     "Units",
     "absent",
-    "by_processes",
-    "forgotten",
     "mismatch",
     "pick",
     "reconcile",
@@ -196,64 +194,6 @@ def unserved(
         with contextlib.suppress(Conflict):
             return pick(some, resource, count, done)
     return pick(every, resource, count, recorded)
-
-
-def forgotten(
-    requests: Iterable[AssignedRequest], allocated: Iterable[KubeletAllocation], created: Container[str]
-) -> tuple[AssignedRequest, ...]:
-    """Return the requests of started pods of which the kubelet's record lacks a container.
-
-    Args:
-        requests: of the pods.
-        allocated: the kubelet's record.
-        created: UIDs of the pods of which a container was created.
-
-    """
-    every, recorded = tuple(requests), {each.key for each in allocated}
-    uids = {each.uid for each in every if each.key not in recorded and (each.running or each.uid in created)}
-    return tuple(each for each in every if each.uid in uids)
-
-
-def by_processes(
-    requests: Iterable[AssignedRequest],
-    lost: Iterable[AssignedRequest],
-    running: Container[tuple[str, str]],
-    allocated: Iterable[KubeletAllocation],
-    *,
-    again: bool,
-) -> tuple[tuple[AssignedRequest, ...], frozenset[RequestKey]]:
-    """Return requests, `running` set by processes, and those the kubelet is unlikely to ask for: for `unserved`.
-
-    A pod's phase does not tell. It is `Pending` while an init container runs, or another waits for its image, and
-    `Running` when all have crashed. A kubelet that lost its record admits pods in the order of their creation, whenever
-    they were bound, and a pod's containers in the order in which they start; nothing for those that run. So what it
-    lacks of older pods, or of containers that start before one that it has, it does not ask for. A pod that does not
-    restart its containers may have ended, which the API tells late: there the phase counts.
-    Source: Kubernetes `pkg/kubelet/kubelet.go`, `HandlePodAdditions`; `pkg/kubelet/cm/devicemanager/manager.go`.
-
-    Args:
-        requests: of the pods.
-        lost: those that are `forgotten`.
-        running: the containers of these that may run, by UID of the pod and name.
-        allocated: the kubelet's record.
-        again: whether no other request waits, so that each that runs by its pod's phase may be admitted again.
-
-    """
-    every, lost, recorded = tuple(requests), tuple(lost), {each.key for each in allocated}
-    if lost:
-        every = tuple(msgspec.structs.replace(each, since_ns=each.created_ns) for each in every)
-    alive = {each.key for each in lost if (each.uid, each.key.container) in running}
-    later = {each.uid for each in every if not each.initial and each.key in alive | recorded}
-    unawaited = frozenset(each.key for each in lost if each.key in alive or (each.initial and each.uid in later))
-    last_ns = max((each.created_ns for each in every if each.key in recorded), default=0)
-    passed = unawaited.union(each.key for each in lost if each.created_ns < last_ns)
-    crashed = {each.key for each in lost if not each.ends}
-
-    def runs(request: AssignedRequest) -> bool:
-        return request.key in passed or (request.running and request.key not in crashed)
-
-    found = tuple(msgspec.structs.replace(each, running=not again and runs(each)) for each in every)
-    return found, unawaited
 
 
 class Correction(msgspec.Struct, frozen=True, kw_only=True):
