@@ -227,6 +227,8 @@ class Node:
         assert self.plugins.problems == () or self.impaired
         for resource in found.resources:
             healthy = sum(device.healthy for device in resource.devices)
+            if healthy == withheld:  # a killed agent leaves none healthy, too: wait for this one's list
+                await self.kubelet.until_capacity(resource.name, len(resource.devices))
             await self.kubelet.until_allocatable(resource.name, healthy - withheld)
 
     async def kill(self) -> None:

@@ -268,7 +268,7 @@ async def test_a_status_that_is_late_keeps_the_node_closed_until_it_says_more(
     if blind:
         (node.proc / "self/ns/pid").unlink(missing_ok=True)
     runs = None if blind else sandboxed(node, "p", "a1")
-    await restarted_without_record(node, CUT, withheld=3)
+    await restarted_without_record(node, CUT, withheld=2)  # a kubelet that restarts admits it
     assert UNKNOWN in node.plugins.problems[-1]
     with pytest.raises(TesseraError):
         await node.run("q", SLICE)
