@@ -32,6 +32,7 @@ from tessera.core.usage.ownmetrics import REQUEST_TIME, REQUESTS
 from tessera.errors import InvalidInput, TesseraError, Unavailable
 from tessera.log import Logger
 from tessera.measures import Measures
+from tessera.server.bodies import BodyReader, BodyTooLarge
 from tessera.server.settings import ServerLimits
 from tessera.server.verbs import Verbs
 
@@ -43,12 +44,7 @@ _REVIEW_BYTES = 4 << 20
 """Twice the API server's limit for an object. Unauthenticated clients may send as much on each of their connections."""
 Handler = Callable[[Request], Awaitable[Response]]
 
-
-class _TooLarge(InvalidInput):
-    """A body above the limit."""
-
-
-_STATUS: dict[type[TesseraError], int] = {_TooLarge: 413, InvalidInput: 400, TesseraError: 503}
+_STATUS: dict[type[TesseraError], int] = {BodyTooLarge: 413, InvalidInput: 400, TesseraError: 503}
 """HTTP status by error type; the first match counts."""
 
 
@@ -58,30 +54,30 @@ class _Handlers:
     def __init__(self, verbs: Verbs, waiting_for: Callable[[], str], limits: ServerLimits) -> None:
         self._verbs = verbs
         self._waiting_for = waiting_for
-        self._limits = limits
+        self._bodies = BodyReader(limits.body_bytes)
 
     async def filter(self, request: Request) -> Response:
-        args = read_args(await self._body(request))
+        args = read_args(await self._bodies.read(request))
         self._check_ready()
         return _json(write_filtered(args, *self._verbs.filter(args)))
 
     async def choose(self, request: Request) -> Response:
-        args = read_args(await self._body(request), "choose request")
+        args = read_args(await self._bodies.read(request), "choose request")
         self._check_ready()
         return _json(write_filtered(args, *self._verbs.choose(args)))
 
     async def prioritize(self, request: Request) -> Response:
-        args = read_args(await self._body(request), "prioritize request")
+        args = read_args(await self._bodies.read(request), "prioritize request")
         self._check_ready()
         return _json(write_priorities(args.names, self._verbs.prioritize(args)))
 
     async def preempt(self, request: Request) -> Response:
-        requested = read_preemption(await self._body(request))
+        requested = read_preemption(await self._bodies.read(request))
         self._check_ready()
         return _json(write_victims(self._verbs.preempt(requested)))
 
     async def bind(self, request: Request) -> Response:
-        args = read_binding(await self._body(request))
+        args = read_binding(await self._bodies.read(request))
         try:
             self._check_ready()
             await self._verbs.bind(args)
@@ -105,9 +101,6 @@ class _Handlers:
         waiting = self._waiting_for()
         if waiting:
             raise Unavailable("tessera server", found=waiting, hint="kube-scheduler tries again")
-
-    async def _body(self, request: Request) -> bytes:
-        return await _body(request, self._limits.body_bytes)
 
 
 def make_app(
@@ -156,9 +149,10 @@ def make_admission_app(limits: ServerLimits, log: Logger, measures: Measures) ->
 
 def _admission_routes(limits: ServerLimits, log: Logger, measures: Measures) -> list[Route]:
     """Return the admission webhook, which needs no cluster state, and its health endpoint."""
+    bodies = BodyReader(_REVIEW_BYTES, limits.reviews_bytes)
 
     async def route(request: Request) -> Response:
-        review = read_review(await _body(request, _REVIEW_BYTES))
+        review = read_review(await bodies.read(request))
         routed = review.pod is not None and is_routed(review.pod, review.namespace)
         return _json(write_review(review.uid, routed=routed))
 
@@ -169,20 +163,6 @@ def _admission_routes(limits: ServerLimits, log: Logger, measures: Measures) -> 
         Route(_ADMISSION, _measured(_guarded(route, limits.request_s, log), "route", measures), methods=["POST"]),
         Route("/healthz", healthy),
     ]
-
-
-async def _body(request: Request, limit_bytes: int) -> bytes:
-    parts, size = list[bytes](), 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit_bytes:
-            raise _TooLarge(
-                f"request {request.url.path}",
-                found=f"its body has more than {limit_bytes} bytes",
-                hint="send less, or raise --body-mib",
-            )
-        parts.append(part)
-    return b"".join(parts)
 
 
 def _measured(handler: Handler, name: str, measures: Measures) -> Handler:

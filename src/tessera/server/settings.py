@@ -17,9 +17,11 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """A request is answered with an error after this; binding continues, and a retry learns its result."""
     body_bytes: int = 128 << 20
     """5,000 nodes with all their fields have 100 MB; with `nodeCacheCapable` a request has only their names."""
+    reviews_bytes: int = 64 << 20
+    """All AdmissionReviews that are being read; above the limit the largest is refused. As many as there may be
+    connections can have half a MiB each, which is more than a pod has."""
     connections: int = 128
-    """Open connections at a port that other machines reach; above the limit another one is closed. With
-    AdmissionReviews of at most 4 MiB that is half a GiB, whatever clients send."""
+    """Open connections at a port that other machines reach; above the limit another one is closed."""
     claim_lives_s: float = 120.0
     """A claim whose pod is neither bound nor gone after this is checked, and dropped: no request takes that long."""
     unknown_s: float = 5.0
