@@ -9,11 +9,13 @@ from typing import Any, NamedTuple, Self
 from judges.deviceuse import Container, Fault, doubled, judged, uses_of
 from kube.observing import Api, Living, NoAnswerError, checkpoint, containers_of, living, mps_daemons, used_node
 from testbed.cluster import Cluster
+from testbed.processes import until
 
 __all__ = ["Bystanders"]
 
 _PODS = "/api/v1/namespaces/default/pods"
 _LOOK_S = 0.2
+_BEGIN_S = 60
 
 
 class _State(NamedTuple):
@@ -49,6 +51,7 @@ class Bystanders:
         self._api = Api(cluster)
         self._uids = dict[str, str]()
         self._faults = list[Fault]()
+        self._before = dict[str, _State]()
         self._served = set[str]()
         self._ends = threading.Event()
         self._thread = ThreadPoolExecutor(1)
@@ -57,9 +60,12 @@ class Bystanders:
         self.looks = 0
 
     def __enter__(self) -> Self:
-        self._before = self._states()
-        self._daemons = mps_daemons(self._node)
-        assert self._before.keys() == {*self._names} <= self._served, "all have processes and devices"
+        with contextlib.ExitStack() as failed:
+            failed.callback(self._api.close)  # else a later test is blamed for its socket
+            # A pod runs by its status before its process is another than runc's.
+            until("processes and devices of all", self._have_begun, timeout_s=_BEGIN_S, found=lambda: str(self._before))
+            self._daemons = mps_daemons(self._node)
+            failed.pop_all()
         self._running = self._thread.submit(self._run)
         return self
 
@@ -75,6 +81,11 @@ class Bystanders:
         while self.looks < looks + 2 and self._running is not None and not self._running.done():
             self._ends.wait(_LOOK_S)
         assert not self.harmed, f"{after}: {list(self.harmed)}"
+
+    def _have_begun(self) -> bool:
+        with contextlib.suppress(NoAnswerError):
+            self._before = self._states()
+        return self._before.keys() == {*self._names} <= self._served
 
     def _run(self) -> None:
         while not self._ends.is_set():
