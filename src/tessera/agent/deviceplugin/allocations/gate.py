@@ -243,20 +243,25 @@ class Gate:
         self._follow(verdict, new)
 
     async def _require_known_uses(self, holder: AgentAllocation) -> None:
-        """Refuse while processes of deleted pods run of which it is not known what they use.
+        """Refuse while it is not known what processes of deleted pods use, and for a share what another pod uses.
 
-        What living pods use was known when this one was admitted, and while that is lost nobody is admitted.
+        Nobody is admitted meanwhile, and a device by name was free when its pod was admitted. Memory is compared at a
+        container's start alone: one that started before had it. A pod whose other containers run is not evicted.
 
         Raises:
             Unavailable: there are such pods.
 
         """
         unknown = await self.record.observe_unknown_uses()
-        if deleted := [each for each in unknown.values() if each.deleted]:
-            found = f"pod {min(deleted).pod} {min(deleted).cause}"
-            self.refusals.refuse(holder, found)
+        pod = self._observer.pods({holder.uid}).get(holder.uid, GatePod(name=holder.pod))
+        first = holder.resource in SHARE_RESOURCES and holder.container not in pod.created
+        rivals = [each for uid, each in unknown.items() if each.deleted or (first and uid != holder.uid)]
+        if rivals:
+            found = f"pod {min(rivals).pod} {min(rivals).cause}"
+            if min(rivals).deleted or not pod.created & pod.lasting:
+                self.refusals.refuse(holder, found)
             raise Unavailable(
-                f"{holder.resource} for {holder.pod}", found=found, hint="the kubelet retries; it starts when they end"
+                f"{holder.resource} for {holder.pod}", found=found, hint="the kubelet retries; it starts when that ends"
             )
 
     async def _record_leftovers(self, new: AgentAllocation) -> None:

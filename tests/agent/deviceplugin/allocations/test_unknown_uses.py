@@ -1,0 +1,119 @@
+"""Shares of pods that were admitted while it is not known what another pod uses, as the agent's record is lost."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from builders.gpunodes import facts
+from builders.signed import signed
+from harness.livingpods import passes, run
+from harness.pluginnode import CDI, MEMORY, NEED, Node, share
+from tessera.clients.kubelet import Container
+from tessera.core.node.nodesharing import ListStrategy, PluginOptions
+from tessera.errors import Conflict, TesseraError
+from tessera.measures import Measures
+
+pytestmark = pytest.mark.anyio
+
+PAIRS = ((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY))
+UNKNOWN = "pod default/x requests devices and runs, and neither"
+
+
+async def begin(node: Node, how: PluginOptions = CDI) -> None:
+    """Let pod x run, and q be admitted for the same memory, as where a tenant removed the assignment of x."""
+    await node.offer(*PAIRS, how=how)
+    await started(node, "x", 0)
+
+
+async def started(node: Node, name: str, gpu: int) -> None:
+    node.assign(name, 9, share(gpu, 9 << 10))
+    await node.run(name, NEED, 9)
+    run(node, name, pause=True, ends=False)
+
+
+async def admit(node: Node, name: str, gpu: int = 0) -> None:
+    node.assign(name, 9, share(gpu, 9 << 10))
+    await node.kubelet.admit("default", name, Container(name="main", limits=((NEED, 9),)))
+
+
+async def lose(node: Node, how: PluginOptions = CDI) -> None:
+    """Remove the assignment of x, and start an agent without the former one's record."""
+    change(node, "x", annotations={})
+    await node.kill()
+    (node.root / "allocations.json").unlink()
+    node.plugins, node.impaired = node.started(), True
+    node.task = asyncio.create_task(node.plugins.run(Measures()))
+    await node.plugins.offer(node.offered(*PAIRS), node.inventory, how)
+    await node.kubelet.until_allocatable(NEED, sum(9 for _ in node.pods))
+    assert "default/x" in node.plugins.gate.record.closed
+
+
+def change(node: Node, name: str, **metadata: Any) -> None:
+    pod = node.pods["default", name]
+    changed = {**pod, "metadata": {**pod["metadata"], **metadata}}
+    node.pods["default", name] = node.watched["default", name] = changed
+
+
+async def refused_for_long(node: Node, name: str) -> None:
+    """Let the kubelet try to start a container for more than a minute."""
+    for _ in range(3):
+        with pytest.raises(TesseraError, match=UNKNOWN):
+            await node.kubelet.create("default", name, "main")
+        node.passed_s += 31
+
+
+@pytest.mark.parametrize("waits", ["refused before", "pulls its image"])
+async def test_a_pod_that_was_admitted_before_gets_no_memory_that_may_be_in_use(node: Node, waits: str) -> None:
+    await begin(node)
+    await admit(node, "q")
+    if waits == "refused before":
+        with pytest.raises(Conflict, match="default/x"):
+            await node.kubelet.create("default", "q", "main")
+    await lose(node)
+    await refused_for_long(node, "q")
+    assert node.plugins.gate.refusals.blocked_pods()["uid-q"][1].startswith(UNKNOWN)
+    for process in node.proc.glob("[0-9]*"):
+        (process / "cgroup").write_text("0::/\n")
+    node.end("x")
+    node.passed_s += 3
+    await node.kubelet.create("default", "q", "main")
+    assert node.plugins.gate.refusals.blocked_pods() == {}
+
+
+@pytest.mark.parametrize("how", ["envvar", "volume-mounts", "cdi-cri"])
+async def test_a_kubelet_that_loses_its_record_while_the_node_is_closed_starts_nobody_else(
+    node: Node, how: ListStrategy
+) -> None:
+    """Ids on record are admitted again though the node is closed, and units name no memory."""
+    options = PluginOptions(list_strategies=(how,))
+    await begin(node, options)
+    await started(node, "p", 1)
+    await lose(node, options)
+    node.kubelet.lose_record()
+    await admit(node, "q")
+    with pytest.raises(TesseraError, match=UNKNOWN):
+        await node.kubelet.create("default", "q", "main")
+
+
+async def test_a_container_that_started_before_starts_again(node: Node) -> None:
+    await begin(node)
+    await started(node, "p", 1)
+    await lose(node)
+    await node.kubelet.create("default", "p", "main")
+    await passes(node)
+    await node.kubelet.create("default", "p", "main")
+
+
+async def test_a_pod_that_runs_is_not_evicted_for_a_container_that_has_not_started(node: Node) -> None:
+    await begin(node)
+    await admit(node, "q", 1)
+    pod = node.pods["default", "q"]
+    containers = [*pod["spec"]["containers"], {"name": "side"}]
+    pod = signed({**pod, "spec": {**pod["spec"], "containers": containers}})
+    side = {"name": "side", "containerID": "containerd://2"}
+    pod["status"] = {"phase": "Running", "containerStatuses": [{"name": "main"}, side]}
+    node.pods["default", "q"] = node.watched["default", "q"] = pod
+    await lose(node)
+    await refused_for_long(node, "q")
+    assert node.plugins.gate.refusals.blocked_pods() == {}
