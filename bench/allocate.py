@@ -248,7 +248,7 @@ async def measure(case: Case, calls: int, root: Path) -> tuple[Times, Times]:
         found, reference = [], []
         for number in range(calls):
             if number % PASS == 0:
-                bench.plugins.gate.record.release(complete=True)
+                bench.plugins.gate.record.release(all_listed=True)
             found.append(await bench.serve(PODS + number))
             reference.append(await bench.ping())
         await bench.plugins.close()

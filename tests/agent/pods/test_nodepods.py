@@ -69,6 +69,20 @@ async def test_what_allocate_answered_is_held_though_no_pod_is_known_for_it_yet(
     assert [user.name for user in users_of(inventory, held, {})] == ["a pod that is about to start"]
 
 
+async def test_a_device_by_name_is_held_though_the_driver_did_not_list_it_before() -> None:
+    """Units name no device: those of an entry without devices were answered with another pod's share."""
+    made, gone = facts(0), facts(1)
+    named = AgentAllocation(
+        resource="nvidia.com/gpu", ids=(gone.uuid, made.uuid), uid="p", pod="default/p", container="init"
+    )
+    units = AgentAllocation(
+        resource="tessera.dev/gpu-memory", ids=("u",), uid="q", pod="default/q", container="main", uuids=(made.uuid,)
+    )
+    pods = node_pods(lambda: (), record(()), resources=KNOWN, entries=[named, units])
+    held = {each.pod: each.devices for each in await pods.pod_devices(Inventory(gpus=(made,))) if each.devices}
+    assert held == {"default/p": (made.uuid,)}
+
+
 async def test_a_record_may_lack_pods_that_do_not_run() -> None:
     pods = node_pods(lambda: [{**RUNNING, "status": {"phase": "Pending"}}], record(()), resources=KNOWN)
     assert await pods.pod_devices(Inventory(gpus=())) == ()

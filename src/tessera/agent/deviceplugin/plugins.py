@@ -82,16 +82,17 @@ class Plugins:
         self.shares.count_in(unit_mib)
 
     async def adopt(self, inventory: Inventory) -> None:
-        """Record where MIG instances are now, and, once, allocations made before there was a record.
+        """Record where MIG instances are now, and allocations made before there was a record, or that it has lost.
 
-        Nothing is advertised before.
+        That is done once, and again when it is known what a container uses of which that was not. Nothing is advertised
+        before.
 
         Raises:
             Unavailable: the kubelet's record cannot be read.
 
         """
         self._observe(inventory)
-        if not self._adopted:
+        if self.gate.record.know_uses(self._uses_of) or not self._adopted:
             await self._clean_up_record()
             self.gate.record.follow(self._maker.inventory)
             self._adopted = True
@@ -200,12 +201,16 @@ class Plugins:
     async def _clean_up_record(self, strategies: tuple[ListStrategy, ...] = ()) -> None:
         await self.gate.record.clean_up(self._uses_of, recorded_daemons(self._paths.mps_root), strategies)
 
-    def _uses_of(self, allocated: KubeletAllocation) -> tuple[AllocatedDevice, ...]:
-        """Return what a container uses by its ids: by its assignment, or the devices of these names."""
-        if allocated.resource in SHARE_RESOURCES:
-            request = next((each for each in self.shares.assigned_requests() if each.key == allocated.key), None)
-            return () if request is None else self._maker.uses(request.shares)
-        return uses_of_ids(allocated.device_ids, self._maker.inventory)
+    def _uses_of(self, allocated: KubeletAllocation) -> tuple[AllocatedDevice, ...] | None:
+        """Return what a container uses by its ids: by its assignment, or the devices of these names (`UsesOf`)."""
+        if allocated.resource not in SHARE_RESOURCES:
+            return uses_of_ids(allocated.device_ids, self._maker.inventory) if allocated.device_ids else None
+        own = allocated.key, allocated.uid
+        request = next((each for each in self.shares.assigned_requests() if (each.key, each.uid) == own), None)
+        if request is None:
+            return None
+        uses = self._maker.uses(request.shares)
+        return uses if len(uses) == len(request.shares) else ()
 
     # What the plugin of a resource answers
 

@@ -20,6 +20,7 @@ from tessera.measures import Measures
 pytestmark = pytest.mark.anyio
 
 UNKNOWN = "requests devices and runs, and neither the kubelet's record nor the agent's says what it has"
+ALIYUN = "aliyun.com/gpu-mem"
 LAYOUT = sevenths()[:3]
 CUT = (facts(0, layout=LAYOUT), mig(LAYOUT))
 
@@ -218,13 +219,8 @@ async def test_an_init_container_that_the_kubelet_has_on_record_keeps_what_no_ot
         await node.kubelet.allocate("default", "q", Container(name="main", limits=((SLICE, 1),)), before["init"])
 
 
-@pytest.mark.parametrize("blind", [False, True])
-async def test_the_memory_of_an_init_container_whose_assignment_was_removed_is_not_given_again(
-    node: Node, *, blind: bool
-) -> None:
-    """Its units stay in the kubelet's record, but name no device, and no container beside it has a share."""
-    whole = (facts(0, "T4"), MEMORY)
-    await node.offer(whole, how=CDI)
+async def initial_share(node: Node, *, blind: bool) -> Path | None:
+    """Let an init container run with 9 GiB of the GPU, of a pod that has no other container with a share."""
     node.assign("p", 9, share(0, 9 << 10))
     spec = node.pods["default", "p"]["spec"]
     spec["initContainers"], spec["containers"] = [{**spec["containers"][0], "name": "init"}], [{"name": "main"}]
@@ -232,27 +228,179 @@ async def test_the_memory_of_an_init_container_whose_assignment_was_removed_is_n
     node.pods["default", "p"] = node.watched["default", "p"] = pod
     await node.kubelet.admit("default", "p", Container(name="init", limits=((NEED, 9),)))
     await node.kubelet.create("default", "p", "init")
-    created(node, "p", containerStatuses=[{"name": "main"}], initContainerStatuses=[created_status("init", "a1")])
+    began = {"containerStatuses": [{"name": "main"}], "initContainerStatuses": [created_status("init", "a1")]}
+    created(node, "p", phase="Pending", **began)
     if blind:
         (node.proc / "self/ns/pid").unlink(missing_ok=True)
-    runs = None if blind else process(node, "p", "a1")
-    spoiled = {**node.pods["default", "p"], "metadata": {**pod["metadata"], "annotations": {}}}
-    node.pods["default", "p"] = node.watched["default", "p"] = spoiled
+    return None if blind else process(node, "p", "a1")
+
+
+def annotated(node: Node, name: str, annotations: dict[str, str]) -> dict[str, str]:
+    """Replace a pod's annotations; return the former ones."""
+    pod = node.pods["default", name]
+    changed = {**pod, "metadata": {**pod["metadata"], "annotations": annotations}}
+    node.pods["default", name] = node.watched["default", name] = changed
+    before: dict[str, str] = pod["metadata"]["annotations"]
+    return before
+
+
+async def started_without_record(node: Node, *pairs: tuple[GpuFacts, Sharing]) -> None:
+    """Start an agent without the former one's record, on a node of which something may be unknown."""
     await node.kill()
     (node.root / "allocations.json").unlink()
     node.plugins, node.impaired = node.started(), True
     node.task = asyncio.create_task(node.plugins.run(Measures()))
-    assert await node.plugins.offer(node.offered(whole), node.inventory, CDI)
+    assert await node.plugins.offer(node.offered(*pairs), node.inventory, CDI)
+
+
+SHARED = (facts(0, "T4"), MEMORY)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("blind", [False, True])
+@pytest.mark.parametrize("restored", [False, True])
+async def test_the_memory_of_an_init_container_whose_assignment_was_removed_is_not_given_again(
+    node: Node, *, restored: bool, blind: bool, lost: bool
+) -> None:
+    """Its units name no device, if the kubelet has them, and no container beside it has a share.
+
+    The node opens when it ends, and at once when its assignment counts again.
+    """
+    await node.offer(SHARED, how=CDI)
+    runs = await initial_share(node, blind=blind)
+    former = annotated(node, "p", {})
+    if lost:
+        node.kubelet.lose_record()
+    await started_without_record(node, SHARED)
     await node.kubelet.until_allocatable(NEED, 9)
     assert UNKNOWN in node.plugins.problems[-1]
-    node.assign("q", 6, share(0, 6 << 10))
-    with pytest.raises(Conflict, match="available devices"):
-        await node.kubelet.admit("default", "q", Container(name="main", limits=((NEED, 6),)))
-    created(node, "p", initContainerStatuses=[{"name": "init", "state": {"terminated": {"exitCode": 0}}}])
-    if runs is not None:
-        ended(runs)
-    await node.offer(whole, how=CDI)
+    node.assign("q", 12, share(0, 12 << 10))
+    with pytest.raises(TesseraError, match=r"available devices|none is free"):
+        await node.kubelet.admit("default", "q", Container(name="main", limits=((NEED, 9),)))
+    if restored:
+        annotated(node, "p", former)
+    else:
+        created(node, "p", initContainerStatuses=[{"name": "init", "state": {"terminated": {"exitCode": 0}}}])
+        if runs is not None:
+            ended(runs)
+    await node.offer(SHARED, how=CDI)
     assert node.plugins.problems == ()
+    assert [each.uses[0].memory_mib for each in node.plugins.gate.record.entries] == [9 << 10] * restored
+
+
+async def test_the_memory_of_an_init_container_is_recorded_though_its_assignment_is_removed_later(node: Node) -> None:
+    """Only its assignment said what it has, and it was removed while nothing else was known."""
+    await node.offer(SHARED, how=CDI)
+    await initial_share(node, blind=False)
+    await restarted_without_record(node, SHARED)
+    annotated(node, "p", {})
+    node.assign("q", 12, share(0, 12 << 10, resource=ALIYUN), resource=ALIYUN)
+    await node.kubelet.admit("default", "q", Container(name="main", limits=((ALIYUN, 12),)))
+    with pytest.raises(Conflict, match="more memory than"):
+        await node.kubelet.create("default", "q", "main")
+
+
+async def test_an_init_container_in_a_new_sandbox_keeps_its_device(node: Node) -> None:
+    """The status has the containers of the former one: it seemed to have ended."""
+    node.hurry(termination_s=0.1)
+    await node.offer(CUT, how=CDI)
+    initial(node, blind=False)
+    await node.kubelet.admit("default", "p", Container(name="init", limits=((SLICE, 1),)))
+    await node.kubelet.create("default", "p", "init")
+    former = [created_status("main", "a2")]
+    created(node, "p", containerStatuses=former, initContainerStatuses=[created_status("init", "a3")])
+    sandboxed(node, "p", "a3")
+    (own,) = await node.plugins.gate.view.devices_of_all_containers()
+    await restarted_without_record(node, CUT)
+    node.kubelet.lose_record()
+    node.ask("q", SLICE)
+    with pytest.raises(Conflict, match="default/p"):
+        await node.kubelet.allocate("default", "q", Container(name="main", limits=((SLICE, 1),)), own.device_ids)
+
+
+GPUS = ((facts(0, "T4"), WHOLE), (facts(1, "T4"), WHOLE))
+
+
+@pytest.mark.parametrize("init", [False, True])
+@pytest.mark.parametrize("listed", [0, 1])
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_gpu_that_the_driver_does_not_list_at_first_is_not_given_again(
+    node: Node, *, again: bool, listed: int, init: bool
+) -> None:
+    """Its id is recorded, whatever the driver lists; others are allocated meanwhile, also if it never returns."""
+    node.hurry(termination_s=0.1)
+    await node.offer(*GPUS, how=CDI)
+    node.node = {"status": {"nodeInfo": {"containerRuntimeVersion": "containerd://2.4.2"}}}
+    node.ask("p")
+    if init:
+        spec = node.pods["default", "p"]["spec"]
+        spec["initContainers"], spec["containers"] = [{**spec["containers"][0], "name": "init"}], [{"name": "main"}]
+    name = "init" if init else "main"
+    own = GPUS[1][0].uuid
+    await node.kubelet.allocate("default", "p", Container(name=name, limits=((GPU, 1),)), (own,))
+    await node.kubelet.create("default", "p", name)
+    began = {"containerStatuses": [{"name": "main"}]} | {_STATUSES[init]: [created_status(name, "a1")]}
+    created(node, "p", **began)
+    sandboxed(node, "p", "a1")
+    await restarted_without_record(node, *GPUS[:listed])
+    assert node.plugins.problems == ()
+    if listed:
+        await node.run("q")
+    if again:
+        await node.kill()
+        node.plugins = node.started()
+    await node.offer(*GPUS, how=CDI)
+    (entry,) = (each for each in node.plugins.gate.record.entries if each.pod == "default/p")
+    assert [use.device for use in entry.uses] == [DeviceId(own)]
+    node.kubelet.lose_record()
+    node.ask("r")
+    with pytest.raises(Conflict, match="default/p"):
+        await node.kubelet.allocate("default", "r", Container(name="main", limits=((GPU, 1),)), (own,))
+
+
+_STATUSES = ("containerStatuses", "initContainerStatuses")
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_share_of_a_gpu_that_is_not_listed_closes_nothing_while_its_assignment_counts(
+    node: Node, *, lost: bool
+) -> None:
+    """The whole node was closed, and a user was told to delete the pod."""
+    other = (facts(1, "T4"), MEMORY)
+    await node.offer(SHARED, other, how=CDI)
+    node.assign("p", 9, share(1, 9 << 10))
+    await running(node, "p", NEED, 200, 9)
+    if lost:
+        node.kubelet.lose_record()
+    await restarted_without_record(node, SHARED)
+    assert node.plugins.problems == ()
+    former = annotated(node, "p", {})
+    await node.kill()
+    node.plugins, node.impaired = node.started(), True
+    node.task = asyncio.create_task(node.plugins.run(Measures()))
+    assert await node.plugins.offer(node.offered(SHARED), node.inventory, CDI)
+    assert UNKNOWN in node.plugins.problems[-1]
+    annotated(node, "p", former)
+    await node.offer(SHARED, other, how=CDI)
+    assert node.plugins.problems == ()
+    (entry,) = node.plugins.gate.record.entries
+    assert [(use.device, use.memory_mib) for use in entry.uses] == [(DeviceId(facts(1, "T4").uuid), 9 << 10)]
+
+
+async def test_the_assignment_of_a_later_pod_of_the_same_name_says_nothing_of_the_former(node: Node) -> None:
+    await node.offer(SHARED, how=CDI)
+    node.assign("p", 9, share(0, 9 << 10))
+    await running(node, "p", NEED, 200, 9)
+    annotated(node, "p", {})
+    await started_without_record(node, SHARED)
+    node.assign("p", 4, share(0, 4 << 10))
+    pod = node.pods["default", "p"]
+    later = signed({**pod, "metadata": {**pod["metadata"], "uid": "uid-later"}})
+    node.pods["default", "p"] = node.watched["default", "p"] = later
+    node.passed_s += 3
+    assert await node.plugins.offer(node.offered(SHARED), node.inventory, CDI)
+    assert [each.uses for each in node.plugins.gate.record.entries if each.uid == "uid-p"] == [()]
+    assert "pod uid-p" in node.plugins.problems[-1]
 
 
 @pytest.mark.parametrize("blind", [False, True])

@@ -249,7 +249,8 @@ async def test_a_replica_is_the_same_under_another_name(node: Node) -> None:
         await node.run("e", "nvidia.com/gpu.shared")
 
 
-async def test_an_init_container_runs_again_where_the_record_was_lost(node: Node) -> None:
+@pytest.mark.parametrize("ended", [False, True])
+async def test_an_init_container_runs_again_where_the_record_was_lost(node: Node, *, ended: bool) -> None:
     """As after a reboot: the others of its pod are on record before it, and do not run beside it."""
     await node.offer((facts(0), MEMORY), how=CDI)
     node.assign("p", 25, share(0, 30720))
@@ -263,9 +264,13 @@ async def test_an_init_container_runs_again_where_the_record_was_lost(node: Node
     await node.kubelet.create("default", "p", "main")
     await node.kill()
     (node.root / "allocations.json").unlink()
+    if ended:
+        status = {"containerStatuses": [{"name": "main", "containerID": "containerd://2"}]}
+        node.pods["default", "p"] = node.watched["default", "p"] = {**node.pods["default", "p"], "status": status}
     node.plugins = node.started()
     await node.offer((facts(0), MEMORY), how=CDI)
-    assert [each.container for each in node.plugins.gate.record.entries] == ["main"]
+    found = [each.container for each in node.plugins.gate.record.entries]
+    assert found == (["main"] if ended else ["init", "main"])
     await node.kubelet.create("default", "p", "init")
     await node.kubelet.create("default", "p", "main")
     assert node.plugins.gate.refusals.double_allocations() == ()

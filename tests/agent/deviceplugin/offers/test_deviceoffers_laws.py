@@ -181,7 +181,7 @@ class Node:
         self.advertised = False
         try:
             await self.view.refresh()
-            self.gate.record.release(complete=True)
+            self.gate.record.release(all_listed=True)
             await self.offers.move(look, self.advertise)
             await self.link.report(STATE, look.node, generation=0)
         except TesseraError:

@@ -1,19 +1,19 @@
 """What is recorded of containers that the agent's record lacks, and which of them run without what they request."""
 
 import itertools
-from collections.abc import Callable
 
 import msgspec
 import pytest
 
 from tessera.core.deviceplugin.allocations.adoption import (
     RegisteredNode,
+    UsesOf,
     adopted,
-    initial_by_name,
-    unassigned,
-    unrecorded,
+    in_neither_record,
+    lasting_or_running,
+    unknown_shares,
     was_left_out,
-    without_known,
+    with_known_uses,
 )
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice
 from tessera.core.deviceplugin.allocations.gateobservation import GatePod
@@ -84,7 +84,7 @@ LACKING: dict[
         (),
         (),
         True,
-        [INIT, MAIN],
+        [INIT, MAIN, SIDE],
     ),
     "its status says that nothing was created": (
         msgspec.structs.replace(POD, created=frozenset()),
@@ -108,33 +108,46 @@ LACKING: dict[
 @pytest.mark.parametrize("case", LACKING)
 def test_what_both_records_lack_is_of_containers_that_may_run(case: str) -> None:
     pod, node, kubelet, record, lost, want = LACKING[case]
-    assert list(unrecorded(record, kubelet, {"p": pod}, lambda *_: lost, node, blind=True)) == want
+    assert list(in_neither_record(record, kubelet, {"p": pod}, lambda *_: lost, node, None)) == want
 
 
-def test_where_processes_are_observed_each_container_by_name_counts_whatever_its_status_says() -> None:
-    """The caller leaves out those without a process: a status may be late."""
+def test_where_processes_are_observed_containers_with_processes_count_whatever_the_status_says() -> None:
+    """A status may be late."""
     for created in (frozenset[str](), frozenset({"init"}), POD.created):
         pod = msgspec.structs.replace(POD, created=created, reported=bool(created))
-        found = unrecorded((), (), {"p": pod}, lambda *_: True, RegisteredNode(), blind=False)
-        assert list(found) == [INIT, MAIN, *([SIDE] if "side" in created else [])], "a share is the server's"
-    assert not unrecorded(
-        (), (), {"p": msgspec.structs.replace(POD, ended=True)}, lambda *_: True, RegisteredNode(), blind=False
-    )
+        for names, want in (((), []), (("init", "side"), [INIT, SIDE]), (("init", "main", "side"), [INIT, MAIN, SIDE])):
+            running = frozenset(("p", name) for name in names)
+            assert list(in_neither_record((), (), {"p": pod}, lambda *_: True, RegisteredNode(), running)) == want
+    ended = msgspec.structs.replace(POD, ended=True)
+    running = frozenset({("p", "main")})
+    assert not in_neither_record((), (), {"p": ended}, lambda *_: True, RegisteredNode(), running)
 
 
 @pytest.mark.parametrize("resource", [GPU, UNITS])
 @pytest.mark.parametrize("created", [frozenset[str](), frozenset({"init"}), frozenset({"init", "main"})])
 @pytest.mark.parametrize("container", ["init", "main", "side"])
-def test_an_init_container_by_name_counts_until_it_has_ended(
-    container: str, created: frozenset[str], resource: str
+@pytest.mark.parametrize("running", [None, frozenset[str](), frozenset({"init"})])
+def test_an_init_container_counts_until_it_has_ended(
+    container: str, created: frozenset[str], resource: str, running: frozenset[str] | None
 ) -> None:
+    """In a new sandbox of its pod the status has the former `main`: its process tells."""
     pod = msgspec.structs.replace(POD, created=created)
     each = allocated(container, resource, "x")
-    counts = container == "init" and "main" not in created and resource == GPU
-    assert list(initial_by_name((each, ELSEWHERE), {"p": pod})) == [each] * counts
+    runs = running is not None and "init" in running
+    counts = container != "init" or "main" not in created or runs
+    found = None if running is None else frozenset(("p", name) for name in running)
+    assert list(lasting_or_running([each, ELSEWHERE], (), {"p": pod}, found)) == [*([each] * counts), ELSEWHERE]
 
 
-def uses(found: tuple[AllocatedDevice, ...]) -> Callable[[KubeletAllocation], tuple[AllocatedDevice, ...]]:
+def test_an_init_container_with_the_ids_of_another_container_of_its_pod_has_that_ones_entry() -> None:
+    init, pods = allocated("init", GPU, "x"), {"p": msgspec.structs.replace(POD, created=frozenset())}
+    assert not [*lasting_or_running([init], [KNOWN], pods, None)]
+    others = {"uid": "q"}, {"resource": UNITS}, {"ids": ("y",)}
+    for other in (msgspec.structs.replace(KNOWN, **each) for each in others):
+        assert [*lasting_or_running([init], [other], pods, None)] == [init]
+
+
+def uses(found: tuple[AllocatedDevice, ...] | None) -> UsesOf:
     return lambda _: found
 
 
@@ -143,7 +156,9 @@ ADOPTED: dict[str, tuple[KubeletAllocation, tuple[AllocatedDevice, ...], bool, b
     "a device by name of a container that was created": (allocated("main", GPU, "x"), USES, True, True),
     "a device by name of one that was not": (allocated("main", GPU, "x"), USES, False, False),
     "a share, which its start is to check": (allocated("side", UNITS, "u"), USES, True, False),
-    "a device that is not known yet": (allocated("main", GPU, "x"), (), True, None),
+    "a device by name that the driver does not list": (allocated("main", GPU, "x"), (), True, True),
+    "the same, of a container that was not created": (allocated("main", GPU, "x"), (), False, False),
+    "a share of a GPU that it does not list": (allocated("side", UNITS, "u"), (), True, None),
     "what both records had lost, without devices": (MAIN, (), True, True),
     "a share that both had lost": (SIDE, USES, True, True),
 }
@@ -199,41 +214,79 @@ def test_a_resource_that_its_node_never_had_is_left_out_of_a_pod() -> None:
 
 UNITS_OF_SIDE = allocated("side", UNITS, "u")
 # sentence: what the kubelet's record has; what it uses by its assignment; the pod; if it is on record; if it counts
-UNASSIGNED: dict[str, tuple[KubeletAllocation, tuple[AllocatedDevice, ...], GatePod, bool, bool]] = {
-    "it runs, and its assignment does not count": (UNITS_OF_SIDE, (), POD, False, True),
+UNKNOWN: dict[str, tuple[KubeletAllocation, tuple[AllocatedDevice, ...] | None, GatePod, bool, bool]] = {
+    "it runs, and its assignment does not count": (UNITS_OF_SIDE, None, POD, False, True),
+    "its assignment counts, for a GPU that is not listed": (UNITS_OF_SIDE, (), POD, False, True),
     "its assignment counts": (UNITS_OF_SIDE, USES, POD, False, False),
-    "the agent's record has it": (UNITS_OF_SIDE, (), POD, True, False),
-    "it has a device by name": (allocated("main", GPU, "x"), (), POD, False, False),
-    "the kubelet's record has no units": (SIDE, (), POD, False, False),
-    "it was not created": (UNITS_OF_SIDE, (), msgspec.structs.replace(POD, created=frozenset()), False, False),
-    "its pod has ended": (UNITS_OF_SIDE, (), msgspec.structs.replace(POD, ended=True), False, False),
-    "its pod is gone": (msgspec.structs.replace(UNITS_OF_SIDE, uid="gone"), (), POD, False, False),
+    "the agent's record has it": (UNITS_OF_SIDE, None, POD, True, False),
+    "it is an init container that runs": (
+        allocated("init", UNITS, "u"),
+        None,
+        msgspec.structs.replace(POD, created=frozenset({"init"})),
+        False,
+        True,
+    ),
+    "it is an init container that has ended": (allocated("init", UNITS, "u"), None, POD, False, False),
+    "it has a device by name": (allocated("main", GPU, "x"), None, POD, False, False),
+    "the kubelet's record has no units": (SIDE, None, POD, False, False),
+    "it was not created": (UNITS_OF_SIDE, None, msgspec.structs.replace(POD, created=frozenset()), False, False),
+    "its pod has ended": (UNITS_OF_SIDE, None, msgspec.structs.replace(POD, ended=True), False, False),
+    "its pod is gone": (msgspec.structs.replace(UNITS_OF_SIDE, uid="gone"), None, POD, False, False),
 }
 
 
-@pytest.mark.parametrize("case", UNASSIGNED)
-def test_units_of_a_running_container_without_an_assignment_are_of_an_unknown_device(case: str) -> None:
-    """Until its assignment counts again; then it is adopted."""
-    kubelet, found, pod, known, want = UNASSIGNED[case]
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_units_of_a_running_container_are_of_an_unknown_device_until_it_is_known(case: str) -> None:
+    """Its assignment counts again, or the driver lists the GPU."""
+    kubelet, found, pod, known, want = UNKNOWN[case]
     record = tuple(adopted((), [kubelet], uses(USES), {"p": pod}, {}, 9)) if known else ()
-    entries = unassigned(record, [kubelet], uses(found), {"p": pod}, 9, blind=True)
+    entries = unknown_shares(record, [kubelet], uses(found), {"p": pod}, 9, None)
     assert [(each.container_key, each.ids, each.at_ns) for each in entries] == (
-        [(("p", "side", UNITS), ("u",), 5)] if want else []
+        [(("p", kubelet.container, UNITS), ("u",), 5)] if want else []
     )
     assert all(map(uses_unknown, entries))
-    assert without_known(entries, [kubelet], uses(())) == entries
-    assert without_known((*entries, KNOWN), [kubelet], uses(USES)) == (KNOWN,)
-    assert without_known(entries, [SIDE], uses(USES)) == entries, "the kubelet's record has no units of it"
+    for nothing in (None, ()):
+        assert with_known_uses((*entries, KNOWN), uses(nothing)) == (*entries, KNOWN)
+    for each in with_known_uses(entries, uses(USES)):
+        assert (each.uses, each.ids, each.started) == (USES, ("u",), False), "its next start is to check it"
 
 
-def test_what_is_known_of_units_and_what_is_unknown_of_a_device_by_name_stays_on_record() -> None:
-    known = tuple(adopted((), [UNITS_OF_SIDE], uses(USES), {"p": POD}, {}, 9))
-    unnamed = msgspec.structs.replace(KNOWN, ids=())
-    assert uses_unknown(unnamed)
-    record = (*known, unnamed)
-    assert without_known(record, [UNITS_OF_SIDE, allocated("main", GPU, "x")], uses(USES)) == record
+def test_an_init_container_with_the_units_of_another_container_on_record_is_known() -> None:
+    pod = msgspec.structs.replace(POD, created=frozenset({"init"}))
+    record = tuple(adopted((), [UNITS_OF_SIDE], uses(USES), {"p": pod}, {}, 9))
+    init = allocated("init", UNITS, "u")
+    assert unknown_shares(record, [init], uses(None), {"p": pod}, 9, None) == ()
+    for other in ({"uid": "q"}, {"resource": "aliyun.com/gpu-mem"}, {"ids": ("v",)}):
+        changed = tuple(msgspec.structs.replace(each, **other) for each in record)
+        assert unknown_shares(changed, [init], uses(None), {"p": pod}, 9, None)
 
 
-def test_where_processes_are_observed_the_caller_leaves_out_those_without_any() -> None:
+def test_where_processes_are_observed_units_count_of_containers_with_processes() -> None:
     pod = msgspec.structs.replace(POD, created=frozenset())
-    assert unassigned((), [UNITS_OF_SIDE], uses(()), {"p": pod}, 9, blind=False)
+    for running, want in ((frozenset({("p", "side")}), True), (frozenset({("p", "main")}), False)):
+        assert bool(unknown_shares((), [UNITS_OF_SIDE], uses(None), {"p": pod}, 9, running)) is want
+
+
+def test_what_neither_record_had_of_a_share_is_known_by_its_assignment() -> None:
+    (unknown,) = adopted((), [SIDE], uses(None), {"p": POD}, {}, 9)
+    assert uses_unknown(unknown)
+    (found,) = with_known_uses([unknown], uses(USES))
+    assert (found.uses, found.ids, found.started) == (USES, (), True)
+
+
+def test_a_device_by_name_that_the_driver_lists_again_is_added_to_those_that_are_known() -> None:
+    other = AllocatedDevice(device=DeviceId("GPU-1"), mps=False)
+    entry = msgspec.structs.replace(KNOWN, ids=("GPU-0::1", "GPU-0::2", "GPU-1"), uses=(other,), started=True)
+    both = (*USES, AllocatedDevice(device=DeviceId("GPU-1")))
+    assert with_known_uses([entry], uses(both)) == (msgspec.structs.replace(entry, uses=(*USES, other)),)
+    for found in ((), both[1:], USES):
+        assert with_known_uses([entry], uses(found)) == (entry,), "nothing else is known"
+    known = msgspec.structs.replace(entry, uses=(*USES, other))
+    more = (*both, AllocatedDevice(device=DeviceId("GPU-2")))
+    assert with_known_uses([known], uses(more)) == (known,), "it is complete"
+    assert with_known_uses([msgspec.structs.replace(KNOWN, pod="")], uses(USES))[0].uses == ()
+
+
+def test_what_was_answered_with_another_pods_share_stays_without_devices() -> None:
+    void = msgspec.structs.replace(KNOWN, resource=UNITS, ids=("u",))
+    assert with_known_uses([void], uses(USES)) == (void,)

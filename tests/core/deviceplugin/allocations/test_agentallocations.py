@@ -11,11 +11,11 @@ from tessera.core.deviceplugin.allocations.agentallocations import (
     AllocatedDevice,
     Exclusivity,
     SignedAssignment,
-    completed,
     started_pod,
     uses_of_devices,
     uses_of_ids,
     uses_of_shares,
+    with_assignments,
     without_other_forms,
 )
 from tessera.core.deviceplugin.allocations.clashes import clashes
@@ -218,23 +218,23 @@ COMPLETED = {
 @pytest.mark.parametrize("case", COMPLETED)
 def test_what_an_agent_of_before_left_out_is_taken_in_where(case: str) -> None:
     each, want = COMPLETED[case]
-    (found,) = completed([each], ASSIGNED, {**NOW, ("q", "main", UNITS): (amount(5),)}, lambda _: False)
+    (found,) = with_assignments([each], ASSIGNED, {**NOW, ("q", "main", UNITS): (amount(5),)}, lambda _: False)
     assert found == (msgspec.structs.replace(each, assignment="text", key="k", signature="s") if want else each)
 
 
 def test_what_a_revoked_key_signed_is_forgotten() -> None:
     """The record outlives what is known of revoked keys."""
     record = [started("p", "text"), started("q", "other"), msgspec.structs.replace(started("r", "text"), key="good")]
-    found = completed(record, {}, {}, "k".__eq__)
+    found = with_assignments(record, {}, {}, "k".__eq__)
     assert [(each.assignment, each.key) for each in found] == [("", "k"), ("", "k"), ("text", "good")]
 
 
 def test_what_a_revoked_key_signed_is_not_taken_from_the_pod_again() -> None:
     """Also where the pod says the same by another key, and where it was forgotten that the first was revoked."""
-    void = completed([started("p", "text")], {}, {}, "k".__eq__)
+    void = with_assignments([started("p", "text")], {}, {}, "k".__eq__)
     anew = {"p": SignedAssignment(assignment="text", key="agent")}
-    assert completed(void, anew, NOW, "k".__eq__) == void
-    assert completed(void, anew, NOW, lambda _: False) == void
+    assert with_assignments(void, anew, NOW, "k".__eq__) == void
+    assert with_assignments(void, anew, NOW, lambda _: False) == void
     found = started_pod(void, "p")
     assert found is not None
     assert found.signed == SignedAssignment(key="k")

@@ -332,8 +332,8 @@ def test_what_a_pod_had_is_let_go_of_when_it_cannot_use_it_any_more(case: str) -
 
 
 def test_who_sees_no_processes_lets_go_of_what_the_api_server_has_not_got_any_more() -> None:
-    assert release((entry("a", "x"),), observation(blind=True), complete=True) == ()
-    assert release((entry("a", "x"),), observation(A, blind=True), complete=True) == (entry("a", "x"),)
+    assert release((entry("a", "x"),), observation(blind=True), all_listed=True) == ()
+    assert release((entry("a", "x"),), observation(A, blind=True), all_listed=True) == (entry("a", "x"),)
 
 
 def test_of_a_pod_s_containers_the_last_that_starts_knows_what_all_are_assigned() -> None:

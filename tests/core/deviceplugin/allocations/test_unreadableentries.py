@@ -43,9 +43,10 @@ def test_of_a_container_without_ids_and_devices_it_is_unknown_what_it_uses() -> 
     unknown = msgspec.structs.replace(ENTRY, ids=())
     assert uses_unknown(unknown)
     assert not uses_unknown(ENTRY)
-    units = msgspec.structs.replace(unknown, ids=("u",))
+    units = msgspec.structs.replace(unknown, ids=("u",), resource="tessera.dev/gpu-memory")
     assert uses_unknown(msgspec.structs.replace(units, started=True)), "it runs, and units name no device"
     assert not uses_unknown(msgspec.structs.replace(units, started=False)), "it never started"
+    assert not uses_unknown(msgspec.structs.replace(ENTRY, started=True)), "ids by name say it, whatever is listed"
     assert not uses_unknown(LEFT), "its process is known"
     assert not uses_unknown(msgspec.structs.replace(unknown, uses=(AllocatedDevice(device=DeviceId("GPU-0")),)))
 

@@ -21,22 +21,23 @@ from tessera.agent.deviceplugin.allocations.allocationsfile import (
 from tessera.agent.pods.observing import PodObserver
 from tessera.core.deviceplugin.allocations import lastgate
 from tessera.core.deviceplugin.allocations.adoption import (
+    UsesOf,
     adopted,
-    initial_by_name,
-    unassigned,
-    unrecorded,
-    without_known,
+    in_neither_record,
+    lasting_or_running,
+    unknown_shares,
+    with_known_uses,
 )
 from tessera.core.deviceplugin.allocations.agentallocations import (
     AgentAllocation,
-    AllocatedDevice,
     Assigned,
     AssignedDevices,
     StartedPod,
-    completed,
     latest,
     started_pod,
+    with_assignments,
 )
+from tessera.core.deviceplugin.allocations.allocateddevices import container_allocations
 from tessera.core.deviceplugin.allocations.earlierversions import (
     assigned_uses,
     is_vague,
@@ -106,8 +107,10 @@ class AllocationRecord:
         self._entries = read.entries
         self._unreadable = read.unreadable
         """Unreadable entries of pods with processes when that was last observed."""
-        self._complete = read.complete
-        """Whether the record has all that this node's pods were allocated."""
+        self._assigned = frozenset[tuple[str, str, str]]()
+        """Containers (`container_key`) whose entry names no device, and whose assignment counts."""
+        self._lost = read.lost
+        """Whether entries were lost, and what containers have was not recorded anew yet."""
         self._on_disk = frozenset(self._entries)
         """What the file has at least."""
         self.moved = frozenset[tuple[str, str, str]]()
@@ -173,7 +176,9 @@ class AllocationRecord:
         removed.
         """
         self._unreadable = still_unrecorded(self._unreadable, self._entries)
-        unnamed = tuple(each for each in self._entries if uses_unknown(each))
+        unnamed = tuple(
+            each for each in self._entries if uses_unknown(each) and each.container_key not in self._assigned
+        )
         uids = frozenset(each.uid for each in self._unreadable).union(each.uid for each in unnamed)
         running = await self.observer.running(uids) if uids else uids
         self._unreadable = frozenset(each for each in self._unreadable if each.uid in running)
@@ -282,14 +287,29 @@ class AllocationRecord:
             )
         )
 
-    def complete(self, assigned: Assigned, uses: AssignedDevices, revoked: Callable[[str], bool]) -> None:
-        """Record the shares of started containers (`core.deviceplugin.allocations.agentallocations.completed`).
+    def know_uses(self, uses_of: UsesOf) -> bool:
+        """Record what containers use of which that was not known, as far as it is now; return whether there are any.
+
+        Args:
+            uses_of: what a container uses.
+
+        """
+        before = self._entries
+        self._keep_in_memory(with_known_uses(before, uses_of))
+        unknown = container_allocations(each for each in self._entries if uses_unknown(each))
+        self._assigned = frozenset(
+            (each.uid, each.container, each.resource) for each in unknown if uses_of(each) is not None
+        )
+        return self._entries != before
+
+    def record_assignments(self, assigned: Assigned, uses: AssignedDevices, revoked: Callable[[str], bool]) -> None:
+        """Record the shares of started containers (`core.deviceplugin.allocations.agentallocations.with_assignments`).
 
         Raises:
             Unavailable: the record cannot be written.
 
         """
-        self.keep(completed(self._entries, assigned, uses, revoked))
+        self.keep(with_assignments(self._entries, assigned, uses, revoked))
 
     def clear_presumed_uses(self, resource: str, ids: Iterable[str], unassigned: Container[str]) -> None:
         """Count nothing as used of the allocations of pods without an assignment (`lastgate.without_unassigned`).
@@ -316,13 +336,13 @@ class AllocationRecord:
         """
         self.keep(lastgate.without_presumed(self._entries, resource, ids))
 
-    def release(self, *, complete: bool = False) -> None:
+    def release(self, *, all_listed: bool = False) -> None:
         """Release the allocations of ended pods without any process left.
 
         If the disk cannot be written the file has too many entries, which the next agent releases.
 
         Args:
-            complete: whether the view was just refreshed.
+            all_listed: whether all pods were just read from the API server.
 
         """
         uids = frozenset(each.uid for each in self._entries if each.uid)
@@ -330,19 +350,16 @@ class AllocationRecord:
         ended = frozenset(uid for uid in uids if uid not in pods or pods[uid].ended)
         if ended or not all(each.pod for each in self._entries):
             observed = GateObservation(pods=pods, running=self._view.running(ended), blind=self._view.blind)
-            left = lastgate.release(self._entries, observed, complete=complete)
+            left = lastgate.release(self._entries, observed, all_listed=all_listed)
             self._keep_in_memory(left)
 
     async def clean_up(
-        self,
-        uses_of: Callable[[KubeletAllocation], tuple[AllocatedDevice, ...]],
-        daemons: Container[str] = (),
-        strategies: tuple[ListStrategy, ...] = (),
+        self, uses_of: UsesOf, daemons: Container[str] = (), strategies: tuple[ListStrategy, ...] = ()
     ) -> None:
         """Release the allocations of ended pods, record unrecorded ones of the others, and complete former entries.
 
         Args:
-            uses_of: returns what a container uses by its ids; nothing where that is not known yet.
+            uses_of: what a container uses.
             daemons: keys of the MPS daemons on record.
             strategies: the device list strategies now; empty while they are not known.
 
@@ -351,41 +368,75 @@ class AllocationRecord:
 
         """
         # 1. Release the allocations of ended pods; where processes cannot be observed, the API server decides.
-        complete = self._view.blind and await self.observer.refresh()
-        allocated = await self._view.devices_of_lasting_containers()
-        self.release(complete=complete)
-        if not self._complete:
-            of_all = await self._view.devices_of_all_containers()
-            pods = self.observer.pods({each.uid for each in of_all})
-            allocated += tuple(initial_by_name(of_all, pods))
-            allocated += await self._unrecorded((*allocated, *of_all))
-        # 2. Find the pods of unclaimed answers; one in the kubelet's record is for an existing pod.
-        running = await self._running_vague(allocated)
+        self.release(all_listed=self._view.blind and await self.observer.refresh())
+        # 2. Observe what containers have, which of them run, and whose the unclaimed answers are.
+        allocated = await self._view.devices_of_all_containers()
+        running, with_processes = await self._running(allocated), await self._running_vague(allocated)
         observed, late = await self._observed(), self._unclaimed()
         if any(map(observed.recorded_for_unobserved_pod, late)):
             if not await self.observer.refresh():
                 return
             observed = await self._observed()
-        known = tuple(named(each, observed) if each in late else each for each in self._entries)
-        kept = tuple(each for each in known if each.uid or each not in late)
-        kept = without_known(kept, allocated, uses_of)
-        if not self._complete:
-            kept += await self._unassigned(kept, await self._view.devices_of_all_containers(), uses_of)
-        # 3. Adopt allocations made before there was a record, and complete entries of former versions.
-        pods = self.observer.pods({each.uid for each in allocated})
-        new = tuple(adopted(kept, allocated, uses_of, pods, self.capacity(), self.next_ns()))
+        # 3. Record all that; without an await, as calls of the kubelet change the record, too.
+        record = self._with_claimed(observed, late)
+        record = self._with_adopted(record, allocated, uses_of, running)
+        record = self._supplemented(record, allocated, uses_of, with_processes, daemons)
+        self._keep_in_memory(with_strategies(record, strategies))
+        self.know_uses(uses_of)
+        self._note_adopted()
+
+    async def _running(self, allocated: Iterable[KubeletAllocation]) -> frozenset[tuple[str, str]] | None:
+        """Return the containers that may have processes, of those that the record lacks; None if not observed."""
+        known = {each.container_key for each in self._entries}
+        asked = {(each.uid, each.container, each.resource) for each in allocated}
+        if self._lost:
+            pods = self.observer.pods(self._view.by_uid())
+            asked |= {(uid, *each) for uid, pod in pods.items() for each in pod.requests}
+        found = await self.observer.running_containers((uid, name) for uid, name, _ in asked - known)
+        return None if self._view.blind else found
+
+    def _with_claimed(self, observed: GateObservation, late: frozenset[AgentAllocation]) -> tuple[AgentAllocation, ...]:
+        """Return the record with the pods of answers that nobody has claimed for a minute, or without the answers."""
+        claimed = tuple(named(each, observed) if each in late else each for each in self._entries)
+        return tuple(each for each in claimed if each.uid or each not in late)
+
+    def _with_adopted(
+        self,
+        record: tuple[AgentAllocation, ...],
+        allocated: tuple[KubeletAllocation, ...],
+        uses_of: UsesOf,
+        running: Container[tuple[str, str]] | None,
+    ) -> tuple[AgentAllocation, ...]:
+        """Return the record with what containers have that it lacks."""
+        pods, view, next_ns = self.observer.pods(self._view.by_uid()), self._view, self.next_ns()
+        found, unknown = tuple(lasting_or_running(allocated, record, pods, running)), tuple[AgentAllocation, ...]()
+        if self._lost:
+            found += in_neither_record(record, allocated, pods, view.has_lost, view.node(), running)
+            unknown = unknown_shares(record, allocated, uses_of, pods, next_ns, running)
+        known = (*record, *unknown)
+        new = tuple(adopted(known, found, uses_of, pods, self.capacity(), next_ns))
         for each in new:
             self._log.info("allocation_adopted", pod=each.pod, resource=each.resource, ids=each.ids)
-        every = (*kept, *new)
-        pods = self.observer.pods({each.uid for each in every})
-        every = self._with_answers(every)
-        found = supplemented(every, pods, assigned_uses(every, allocated, uses_of), running, daemons)
-        self._keep_in_memory(with_strategies(found, strategies))
-        if not self._complete:
-            # A file without entries, too, says from now on that nothing else was allocated.
+        return (*known, *new)
+
+    def _supplemented(
+        self,
+        record: tuple[AgentAllocation, ...],
+        allocated: tuple[KubeletAllocation, ...],
+        uses_of: UsesOf,
+        with_processes: Container[str],
+        daemons: Container[str],
+    ) -> tuple[AgentAllocation, ...]:
+        """Return the record with what entries of former versions lack."""
+        record, pods = self._with_answers(record), self.observer.pods({each.uid for each in record})
+        return supplemented(record, pods, assigned_uses(record, allocated, uses_of), with_processes, daemons)
+
+    def _note_adopted(self) -> None:
+        """Write a record that was lost, also one without entries: from now on it has all that is allocated."""
+        if self._lost:
             with contextlib.suppress(Unavailable):
                 self._write(self._entries)
-                self._complete = True
+                self._lost = False
 
     def know_answer(self, holder: AgentAllocation) -> None:
         """Record what `Allocate` answered for a container that is about to start, where its entry lacks that.
@@ -410,25 +461,6 @@ class AllocationRecord:
         if all(each.answer_known or not each.pod for each in record):
             return record
         return with_answers(record, self._view.responses(), self.capacity())
-
-    async def _unrecorded(self, allocated: tuple[KubeletAllocation, ...]) -> tuple[KubeletAllocation, ...]:
-        """Return the containers with devices that both records lack while they run, without ids."""
-        pods, view = self.observer.pods(self._view.by_uid()), self._view
-        found = unrecorded(self._entries, allocated, pods, view.has_lost, view.node(), blind=view.blind)
-        running = await self.observer.running_containers((each.uid, each.container) for each in found)
-        return tuple(each for each in found if (each.uid, each.container) in running)
-
-    async def _unassigned(
-        self,
-        record: tuple[AgentAllocation, ...],
-        allocated: tuple[KubeletAllocation, ...],
-        uses_of: Callable[[KubeletAllocation], tuple[AllocatedDevice, ...]],
-    ) -> tuple[AgentAllocation, ...]:
-        """Return entries for containers with units that run, and whose assignment does not count any more."""
-        pods, view = self.observer.pods({each.uid for each in allocated}), self._view
-        found = unassigned(record, allocated, uses_of, pods, self.next_ns(), blind=view.blind)
-        running = await self.observer.running_containers((each.uid, each.container) for each in found)
-        return tuple(each for each in found if (each.uid, each.container) in running)
 
     async def _running_vague(self, allocated: Iterable[KubeletAllocation]) -> frozenset[str]:
         """Return the pods with processes of which it may be unknown whether an MPS daemon serves them."""

@@ -32,8 +32,8 @@ class ReadAllocations(NamedTuple):
     entries: tuple[AgentAllocation, ...]
     unreadable: frozenset[UnreadableEntry] = frozenset()
     """Unreadable entries, here or in files kept before: it is not known what their pods use."""
-    complete: bool = True
-    """Whether the file is there, and each entry of it is readable: then it has all that the agent ever answered."""
+    lost: bool = False
+    """Whether the file is missing, or an entry of it is unreadable; else it has all that the agent ever answered."""
 
 
 def read_allocations(path: Path, log: Logger) -> ReadAllocations:
@@ -46,7 +46,7 @@ def read_allocations(path: Path, log: Logger) -> ReadAllocations:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        return ReadAllocations((), _unreadable_in_kept(path), complete=False)
+        return ReadAllocations((), _unreadable_in_kept(path), lost=True)
     except OSError as error:
         raise Unavailable(
             f"record of allocations {path}",
@@ -57,7 +57,7 @@ def read_allocations(path: Path, log: Logger) -> ReadAllocations:
     if problem:
         aside = _keep_aside(path, content)
         log.warning("allocations_unreadable", reason=f"{path}: {problem}", left=len(found), kept=str(aside))
-    return ReadAllocations(found, still_unrecorded(_unreadable_in_kept(path), found), complete=not problem)
+    return ReadAllocations(found, still_unrecorded(_unreadable_in_kept(path), found), lost=bool(problem))
 
 
 def _unreadable_in_kept(path: Path) -> frozenset[UnreadableEntry]:

@@ -255,7 +255,7 @@ class ShareAllocator:
             await self._find_unassigned(allocated)
             requests = {(each.uid, each.key.container, each.key.resource): each for each in self.assigned_requests()}
             uses = {key: self._maker.uses(each.shares) for key, each in requests.items()}
-            self._gate.record.complete(self._pods.assignments(), uses, self._pods.revoked)
+            self._gate.record.record_assignments(self._pods.assignments(), uses, self._pods.revoked)
             self._exchanges.forget_unheld(await self._exchanges.recorded())
             waiting = frozenset(share_name(each.key.resource, each.ids) for each in self._exchanges.answers)
             self._specifications.keep(waiting.union(share_name(each.resource, each.device_ids) for each in allocated))

@@ -1,20 +1,36 @@
 """What containers have that the agent's record lacks: by the kubelet's record, else by their pods."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 import msgspec
 
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice
+from tessera.core.deviceplugin.allocations.allocateddevices import container_allocations
 from tessera.core.deviceplugin.allocations.clashes import clashes
 from tessera.core.deviceplugin.allocations.gateobservation import GatePod
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.relocation import uuids_of
 from tessera.core.deviceplugin.allocations.unreadableentries import uses_unknown
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import names_device
 from tessera.core.workload.resources import SHARE_RESOURCES
 
-__all__ = ["RegisteredNode", "adopted", "initial_by_name", "unassigned", "unrecorded", "was_left_out", "without_known"]
+__all__ = [
+    "RegisteredNode",
+    "UsesOf",
+    "adopted",
+    "in_neither_record",
+    "lasting_or_running",
+    "unknown_shares",
+    "was_left_out",
+    "with_known_uses",
+]
+
+UsesOf: TypeAlias = Callable[[KubeletAllocation], tuple[AllocatedDevice, ...] | None]
+"""Returns what a container uses by its ids, or its assignment. Nothing while the driver does not list it; None where
+nothing says what it is: it requests units and has no assignment that counts, or it has no ids by name."""
 
 
 class RegisteredNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,20 +42,76 @@ class RegisteredNode(msgspec.Struct, frozen=True, kw_only=True):
     """When it was created, in seconds since 1970 of the API server's clock; infinite if unknown."""
 
 
+def with_known_uses(record: Iterable[AgentAllocation], uses_of: UsesOf) -> tuple[AgentAllocation, ...]:
+    """Return the record with what containers use of which that was not known, as far as it is known by now.
+
+    The driver lists their GPU again, or their assignment counts again.
+
+    Args:
+        record: the allocations.
+        uses_of: what a container uses.
+
+    """
+    return tuple(_with_known_uses(each, uses_of) for each in record)
+
+
+def _with_known_uses(entry: AgentAllocation, uses_of: UsesOf) -> AgentAllocation:
+    named = entry.resource not in SHARE_RESOURCES
+    if not entry.pod or not (uses_unknown(entry) or (named and len(entry.uses) < len(uuids_of(entry)))):
+        return entry
+    (allocation,), before = container_allocations((entry,)), {use.device: use for use in entry.uses}
+    uses = uses_of(allocation) or ()
+    if not before.keys() < {use.device for use in uses}:
+        return entry
+    # One by assignment is checked at its next start.
+    started = entry.started and (named or not entry.ids)
+    return msgspec.structs.replace(entry, uses=tuple(before.get(use.device, use) for use in uses), started=started)
+
+
+def lasting_or_running(
+    allocated: Iterable[KubeletAllocation],
+    record: Iterable[AgentAllocation],
+    pods: Mapping[str, GatePod],
+    running: Container[tuple[str, str]] | None,
+) -> Iterator[KubeletAllocation]:
+    """Yield the kubelet's allocations of lasting containers, and those of init containers that have not ended.
+
+    What such an init container has, no other container of its pod may have. In a new sandbox of its pod the status has
+    the former containers, so that it seems to have ended: its processes tell.
+
+    Args:
+        allocated: the kubelet's, also those of init containers.
+        record: the agent's; an init container with the ids of another container of its pod has that one's entry.
+        pods: by UID.
+        running: the containers, by UID of the pod and name, that may have processes; None if not observed.
+
+    """
+    known = {(each.uid, each.resource, each.ids) for each in record}
+    for each in allocated:
+        pod = pods.get(each.uid)
+        lasting = pod is None or each.container in pod.lasting
+        ended = pod is not None and pod.has_ended(each.container)
+        runs = running is not None and (each.uid, each.container) in running
+        if lasting or ((runs or not ended) and (each.uid, each.resource, each.device_ids) not in known):
+            yield each
+
+
 def adopted(
     record: tuple[AgentAllocation, ...],
     allocated: Iterable[KubeletAllocation],
-    uses_of: Callable[[KubeletAllocation], tuple[AllocatedDevice, ...]],
+    uses_of: UsesOf,
     pods: Mapping[str, GatePod],
     capacity_mib: Mapping[DeviceId, int],
     next_ns: int,
 ) -> Iterator[AgentAllocation]:
     """Yield entries for allocations that the record lacks.
 
+    Ids by name count also where the driver does not list their device; `with_known_uses` adds it.
+
     Args:
         record: the allocations.
-        allocated: the kubelet's allocations, and those without ids that `unrecorded` returned.
-        uses_of: returns what a container uses by its ids, or its assignment; nothing where that is not known.
+        allocated: the kubelet's allocations, and those without ids that `in_neither_record` returned.
+        uses_of: what a container uses.
         pods: by UID.
         capacity_mib: memory of each device.
         next_ns: later than every time on record.
@@ -50,10 +122,9 @@ def adopted(
     for each in allocated:
         if _key(each) in known or (each.resource, each.device_ids) in pending:
             continue
-        uses = uses_of(each)
-        if uses or not each.device_ids:
+        uses, named = uses_of(each) or (), each.resource not in SHARE_RESOURCES
+        if uses or named or not each.device_ids:
             pod = pods.get(each.uid, GatePod(name=""))
-            named = each.resource not in SHARE_RESOURCES
             # A container by name keeps its devices; one by assignment is checked at its next start.
             started = not each.device_ids or (named and each.container in pod.created)
             entry = msgspec.structs.replace(_entry(each, pod, next_ns), uses=uses, started=started)
@@ -62,87 +133,46 @@ def adopted(
             yield msgspec.structs.replace(entry, at_ns=max(entry.at_ns, next_ns)) if late else entry
 
 
-def initial_by_name(allocated: Iterable[KubeletAllocation], pods: Mapping[str, GatePod]) -> Iterator[KubeletAllocation]:
-    """Yield the kubelet's allocations by name of init containers that have not ended.
-
-    What such a container has, no other container of its pod may have. Shares are left out: the pod's assignment says
-    what it uses, and where that does not count, `unassigned` has it.
-
-    Args:
-        allocated: the kubelet's, also those of init containers.
-        pods: by UID.
-
-    """
-    for each in allocated:
-        pod = pods.get(each.uid)
-        if pod is None or each.container in pod.lasting or pod.has_ended(each.container):
-            continue
-        if each.resource not in SHARE_RESOURCES:
-            yield each
-
-
-def unassigned(
+def unknown_shares(
     record: Iterable[AgentAllocation],
     allocated: Iterable[KubeletAllocation],
-    uses_of: Callable[[KubeletAllocation], tuple[AllocatedDevice, ...]],
+    uses_of: UsesOf,
     pods: Mapping[str, GatePod],
     next_ns: int,
-    *,
-    blind: bool,
+    running: Container[tuple[str, str]] | None,
 ) -> tuple[AgentAllocation, ...]:
-    """Return entries without devices for containers with units, if they run, whose assignment does not count.
+    """Return entries without devices for containers with units, if they run, of which it is not known what they use.
 
     A record that was lost had their assignment; a tenant may have removed it since, or replaced it. Units name no
-    device.
+    device. Or the driver does not list the GPU of their assignment.
 
     Args:
         record: the allocations.
-        allocated: the kubelet's.
-        uses_of: as in `adopted`.
+        allocated: the kubelet's, also those of init containers.
+        uses_of: what a container uses.
         pods: by UID.
         next_ns: later than every time on record.
-        blind: whether processes cannot be observed; where they can, the caller leaves out the containers without any.
+        running: as in `lasting_or_running`.
 
     """
-    known, has_process = {each.container_key for each in record}, None if blind else True
+    record = tuple(record)
+    known, units = {each.container_key for each in record}, {(each.uid, each.resource, each.ids) for each in record}
     return tuple(
         msgspec.structs.replace(_entry(each, pods[each.uid], next_ns), started=True)
         for each in allocated
         if each.resource in SHARE_RESOURCES and each.device_ids and each.uid in pods
-        if pods[each.uid].may_run(each.container, has_process=has_process)
-        if _key(each) not in known and not uses_of(each)
+        if _key(each) not in known and (each.uid, each.resource, each.device_ids) not in units
+        if _may_run(pods[each.uid], each.uid, each.container, running) and not uses_of(each)
     )
 
 
-def without_known(
-    record: Iterable[AgentAllocation],
-    allocated: Iterable[KubeletAllocation],
-    uses_of: Callable[[KubeletAllocation], tuple[AllocatedDevice, ...]],
-) -> tuple[AgentAllocation, ...]:
-    """Return the record without the entries of `unassigned` whose assignment counts by now: they are adopted.
-
-    Args:
-        record: the allocations.
-        allocated: the kubelet's.
-        uses_of: as in `adopted`.
-
-    """
-    units = {_key(each): each for each in allocated if each.resource in SHARE_RESOURCES and each.device_ids}
-    return tuple(
-        each
-        for each in record
-        if not (uses_unknown(each) and each.container_key in units and uses_of(units[each.container_key]))
-    )
-
-
-def unrecorded(
+def in_neither_record(
     record: Iterable[AgentAllocation],
     allocated: tuple[KubeletAllocation, ...],
     pods: Mapping[str, GatePod],
     has_lost: Callable[[str, str, str], bool],
     node: RegisteredNode,
-    *,
-    blind: bool,
+    running: Container[tuple[str, str]] | None,
 ) -> tuple[KubeletAllocation, ...]:
     """Return the containers that both records lack, without ids: they have devices if they run.
 
@@ -153,10 +183,9 @@ def unrecorded(
         has_lost: returns whether the kubelet's record can be read and lacks a container (UID of the pod, name,
             resource).
         node: the Node object.
-        blind: whether processes cannot be observed; where they can, the caller leaves out the containers without any.
+        running: as in `lasting_or_running`.
 
     """
-    has_process = None if blind else True
     known = {each.container_key for each in record}.union(map(_key, allocated))
     return tuple(
         KubeletAllocation(uid=uid, namespace=namespace, pod=name, container=container, resource=resource, device_ids=())
@@ -164,11 +193,13 @@ def unrecorded(
         for namespace, _, name in [pod.name.partition("/")]
         for container, resource in sorted(pod.requests)
         if (names_device(resource) or resource in SHARE_RESOURCES) and (uid, container, resource) not in known
-        # The assignment says what an init container's share is; docs/allocation.md says what if that was removed too.
-        if (names_device(resource) or container in pod.lasting & pod.created)
-        if pod.may_run(container, has_process=has_process)
+        if _may_run(pod, uid, container, running)
         if (has_lost(uid, container, resource) or not allocated) and not was_left_out(pod, resource, node)
     )
+
+
+def _may_run(pod: GatePod, uid: str, container: str, running: Container[tuple[str, str]] | None) -> bool:
+    return pod.may_run(container, has_process=None if running is None else (uid, container) in running)
 
 
 def was_left_out(pod: GatePod, resource: str, node: RegisteredNode) -> bool:

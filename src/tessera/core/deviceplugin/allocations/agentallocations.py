@@ -30,7 +30,6 @@ __all__ = [
     "Exclusivity",
     "SignedAssignment",
     "StartedPod",
-    "completed",
     "latest",
     "replaces",
     "started_pod",
@@ -38,6 +37,7 @@ __all__ = [
     "uses_of_ids",
     "uses_of_shares",
     "with_assignment",
+    "with_assignments",
     "without_other_forms",
 ]
 
@@ -194,7 +194,7 @@ AssignedDevices: TypeAlias = Mapping[tuple[str, str, str], tuple[AllocatedDevice
 """The devices of containers by them, by UID of the pod, container and resource."""
 
 
-def completed(
+def with_assignments(
     record: Iterable[AgentAllocation], assigned: Assigned, uses: AssignedDevices, revoked: Callable[[str], bool]
 ) -> tuple[AgentAllocation, ...]:
     """Return the record with the assignments of started containers, which former agents did not record.

@@ -59,10 +59,10 @@ def supplemented(
         daemons: the keys (`mps_key`) of the MPS daemons on record.
 
     """
-    return tuple(_completed(each, pods.get(each.uid), assigned, running, daemons) for each in record)
+    return tuple(_supplemented(each, pods.get(each.uid), assigned, running, daemons) for each in record)
 
 
-def _completed(
+def _supplemented(
     entry: AgentAllocation,
     pod: GatePod | None,
     assigned: AssignedDevices,
@@ -161,9 +161,9 @@ def _divided(use: AllocatedDevice, replicas: int, limit_mib: int, capacity_mib: 
 def assigned_uses(
     record: Iterable[AgentAllocation],
     allocated: Iterable[KubeletAllocation],
-    uses_of: Callable[[KubeletAllocation], tuple[AllocatedDevice, ...]],
+    uses_of: Callable[[KubeletAllocation], tuple[AllocatedDevice, ...] | None],
 ) -> AssignedDevices:
     """Return what containers use by their assignment, of entries that do not say whether by an MPS daemon."""
     vague = {each.container_key for each in record if is_vague(each)}
     keys = {(each.uid, each.container, each.resource): each for each in allocated if each.resource in SHARE_RESOURCES}
-    return {key: uses_of(each) for key, each in keys.items() if key in vague}
+    return {key: uses_of(each) or () for key, each in keys.items() if key in vague}

@@ -377,7 +377,7 @@ def possible_users(
 
 
 def release(
-    record: Iterable[AgentAllocation], observed: GateObservation, *, complete: bool = False
+    record: Iterable[AgentAllocation], observed: GateObservation, *, all_listed: bool = False
 ) -> tuple[AgentAllocation, ...]:
     """Return the record without ended pods that have no process left.
 
@@ -387,7 +387,7 @@ def release(
     Args:
         record: the allocations.
         observed: the pods.
-        complete: whether they are all that the API server has; a watch may lag, so that where no processes can be
+        all_listed: whether they are all that the API server has; a watch may lag, so that where no processes can be
             observed a missing pod has not ended yet.
 
     """
@@ -395,12 +395,12 @@ def release(
         each
         for each in record
         if not each.uid
-        or not (_is_over(each.uid, observed, complete=complete) or (not each.pod and not observed.ended(each.uid)))
+        or not (_is_over(each.uid, observed, all_listed=all_listed) or (not each.pod and not observed.ended(each.uid)))
     )
 
 
-def _is_over(uid: str, observed: GateObservation, *, complete: bool) -> bool:
-    if uid not in observed.pods and observed.blind and not complete:
+def _is_over(uid: str, observed: GateObservation, *, all_listed: bool) -> bool:
+    if uid not in observed.pods and observed.blind and not all_listed:
         return False
     return observed.ended(uid) and uid not in observed.running
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation
 from tessera.core.deviceplugin.allocations.gateobservation import GatePod
+from tessera.core.workload.resources import SHARE_RESOURCES
 
 __all__ = ["UnknownUse", "UnreadableEntry", "is_idle", "still_unrecorded", "unknown_uses", "uses_unknown"]
 
@@ -56,7 +57,9 @@ class UnknownUse(NamedTuple):
 
 def uses_unknown(entry: AgentAllocation) -> bool:
     """Return whether an entry is of a container that no record had, or only its units: it is not known what it uses."""
-    return bool(entry.pod) and not entry.uses and (entry.started or not entry.ids)
+    # Ids by name say it, also while the driver does not list their device.
+    units = entry.started and entry.resource in SHARE_RESOURCES
+    return bool(entry.pod) and not entry.uses and (units or not entry.ids)
 
 
 def is_idle(entry: AgentAllocation, pod: GatePod, processes: Container[tuple[str, str]] | None) -> bool:
