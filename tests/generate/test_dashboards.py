@@ -301,8 +301,8 @@ async def test_an_embedded_cluster_fills_the_panels(tmp_path: Path, socket_folde
     assert of_all[NOW_S] / 2**20 == totals[NOW_S][0]
     # Agents observe a moment after a pod is bound: then both differ until the next scrape.
     pages = {at_s: allocated_mib / memory_mib for at_s, (memory_mib, allocated_mib) in totals.items()}
-    assert sum(part[at_s] == pytest.approx(pages[at_s]) for at_s in known) > AGREE
-    assert sum(by_namespace[at_s] == pytest.approx(pages[at_s] * of_all[at_s]) for at_s in known) > AGREE
+    assert sum(part[at_s] == pytest.approx(pages[at_s]) for at_s in known) >= AGREE
+    assert sum(by_namespace[at_s] == pytest.approx(pages[at_s] * of_all[at_s]) for at_s in known) >= AGREE
 
 
 def test_no_panel_is_empty_where_everything_is_exposed(tmp_path: Path) -> None:

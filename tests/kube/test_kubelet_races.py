@@ -6,7 +6,7 @@ that another kubelet behaves in another way, which would be good news.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import grpc
@@ -54,6 +54,15 @@ class Slow(ScriptedPlugin):
         return ContainerResponse(env=(("IDS", ",".join(ids)),))
 
 
+async def until(what: str, holds: Callable[[], Awaitable[bool]]) -> None:
+    """Return when this holds: of a kubelet with other testbeds beside it half a minute is enough."""
+    for _ in range(300):
+        if await holds():
+            return
+        await asyncio.sleep(0.1)
+    pytest.fail(f"not within half a minute: {what}")
+
+
 class Bed:
     """The cluster, its node, and a plugin with three devices."""
 
@@ -77,11 +86,10 @@ class Bed:
         return status["phase"], status.get("reason", "")
 
     async def until_phase(self, name: str, *desired: str) -> None:
-        for _ in range(300):
-            if (await self.phase(name))[0] in desired:
-                return
-            await asyncio.sleep(0.1)
-        pytest.fail(f"{name} is {await self.phase(name)} is not {desired}")
+        async def is_desired() -> bool:
+            return (await self.phase(name))[0] in desired
+
+        await until(f"{name} is {desired}", is_desired)
 
     def checkpoint(self) -> list[str]:
         """Return the ids that pods have by the kubelet's checkpoint, sorted."""
@@ -120,12 +128,11 @@ class Bed:
         await self.plugin.inside.wait()
         self.plugin.push(*listed)
         record = PodResources(self.node.pod_resources)
-        for _ in range(100):
-            if (await record.allocatable())[RESOURCE] == {"a"}:
-                break
-            await asyncio.sleep(0.05)
-        else:
-            pytest.fail("the kubelet does not take the list")
+
+        async def is_taken() -> bool:
+            return (await record.allocatable())[RESOURCE] == {"a"}
+
+        await until("the kubelet takes the list", is_taken)
         self.plugin.goes_on.set()
 
     async def allocate_while_another_ends(self, record: str) -> None:
@@ -193,12 +200,11 @@ async def test_a_pod_deleted_by_force_leaves_its_device_while_its_container_runs
     await bed.run("old", STAYS)
     await bed.kubectl("delete", "pod", "old", "--force", "--grace-period=0")
     await bed.apply("new")
-    for _ in range(100):
-        if len(holders("a", bed.node.cgroup)) == 2:
-            break
-        await asyncio.sleep(0.05)
-    else:
-        pytest.fail("the kubelet waits for the end of the old container")
+
+    async def both_run() -> bool:
+        return len(holders("a", bed.node.cgroup)) == 2
+
+    await until("the kubelet does not wait for the end of the old container", both_run)
     assert UNKNOWN in await bed.get("old")
     await bed.until_phase("new", "Running")
 
@@ -213,10 +219,11 @@ async def test_a_device_that_is_missing_when_its_allocate_is_answered_ends_the_k
     log = bed.cluster.processes.log(f"{bed.node.name}-kubelet")
     before = log.read_text(errors="replace").count("\npanic: ")
     await bed.list_others_during_allocate(*devices("a"))
-    for _ in range(100):
-        if bed.node.process("kubelet") is None:
-            break
-        await asyncio.sleep(0.1)
+
+    async def has_ended() -> bool:
+        return bed.node.process("kubelet") is None
+
+    await until("the kubelet ends", has_ended)
     said = log.read_text(errors="replace")
     assert said.count("\npanic: ") == before + 1
     assert "nil pointer dereference" in said
