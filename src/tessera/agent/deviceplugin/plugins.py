@@ -16,6 +16,8 @@ from tessera.api.kubernetes.containerlimits import admitted_amounts
 from tessera.clients.kube import uid_of
 from tessera.core.deviceplugin.allocations.agentallocations import AllocatedDevice, uses_of_ids
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.relocation import is_elsewhere
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.deviceplugin.offers.advertise import NodeOffer, Resource, without_free_devices
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
@@ -202,7 +204,10 @@ class Plugins:
         await self.gate.record.clean_up(self._uses_of, recorded_daemons(self._paths.mps_root), strategies)
 
     def _uses_of(self, allocated: KubeletAllocation) -> tuple[AllocatedDevice, ...] | None:
-        """Return what a container uses by its ids: by its assignment, or the devices of these names (`UsesOf`)."""
+        """Return what a container uses by its ids: by its assignment, or the devices of these names (`UsesOf`).
+
+        An assignment that a tenant restored says nothing: the kubelet's record has other devices.
+        """
         if allocated.resource not in SHARE_RESOURCES:
             return uses_of_ids(allocated.device_ids, self._maker.inventory) if allocated.device_ids else None
         own = allocated.key, allocated.uid
@@ -210,7 +215,17 @@ class Plugins:
         if request is None:
             return None
         uses = self._maker.uses(request.shares)
+        if self._is_elsewhere(allocated, uses):
+            return None
         return uses if len(uses) == len(request.shares) else ()
+
+    def _is_elsewhere(self, allocated: KubeletAllocation, uses: tuple[AllocatedDevice, ...]) -> bool:
+        """Return whether a container that the record lacks was answered with other devices than these."""
+        key = allocated.container_key
+        if not uses or any(each.container_key == key and each.uses for each in self.gate.record.entries):
+            return False
+        answer = self.gate.view.responses().get(key, ContainerResponse())
+        return is_elsewhere(answer, uses, self._maker.inventory)
 
     # What the plugin of a resource answers
 

@@ -58,7 +58,7 @@ class DeviceCheckpoint:
         """Return whether the kubelet's allocations are known, and this is not one of them."""
         if not self.is_readable():
             return False
-        return (uid, container, resource) not in {(e.uid, e.container, e.resource) for e in self._known[1]}
+        return (uid, container, resource) not in {each.container_key for each in self._known[1]}
 
     def is_readable(self) -> bool:
         """Return whether the kubelet's allocations are known: the file is there, and can be read."""

@@ -1,6 +1,7 @@
 """Shares of pods that were admitted while it is not known what another pod uses, as the agent's record is lost."""
 
 import asyncio
+import shutil
 from typing import Any
 
 import pytest
@@ -103,6 +104,67 @@ async def test_a_container_that_started_before_starts_again(node: Node) -> None:
     await node.kubelet.create("default", "p", "main")
     await passes(node)
     await node.kubelet.create("default", "p", "main")
+
+
+async def exchanged(node: Node, how: PluginOptions) -> dict[str, Any]:
+    """Run p and q with each other's assignments; return what p was assigned before."""
+    await node.offer(*PAIRS, how=how)
+    for gpu, name in enumerate("pq"):
+        node.assign(name, 9, share(gpu, 9 << 10))
+        node.pods["default", name]["metadata"]["creationTimestamp"] = f"2026-01-31T12:00:0{gpu}Z"
+        node.pods["default", name] = node.watched["default", name] = signed(node.pods["default", name])
+    former: dict[str, Any] = node.pods["default", "p"]["metadata"]["annotations"]
+    for name in "qp":  # `Allocate` answers with the assignment of the older one first
+        await node.kubelet.admit("default", name, Container(name="main", limits=((NEED, 9),)))
+    for name in "qp":
+        await node.kubelet.create("default", name, "main")
+        run(node, name, pause=True, ends=False)
+    assert [node.assigned(name)[0]["gpu"] for name in "pq"] == [1, 0]
+    return former
+
+
+async def restored(node: Node, how: PluginOptions, annotations: dict[str, Any], *, units: int) -> None:
+    """Restore what p was assigned before, and start an agent without the former one's record, which offers units."""
+    await node.kill()
+    (node.root / "allocations.json").unlink()
+    change(node, "p", annotations=annotations)
+    node.plugins, node.impaired = node.started(), True
+    node.task = asyncio.create_task(node.plugins.run(Measures()))
+    await node.plugins.offer(node.offered(*PAIRS), node.inventory, how)
+    await node.kubelet.until_allocatable(NEED, units)
+
+
+@pytest.mark.parametrize("how", ["envvar", "volume-mounts"])
+async def test_an_assignment_from_before_an_exchange_gives_nobody_what_its_pod_uses(
+    node: Node, how: ListStrategy
+) -> None:
+    """It is signed for its pod; the kubelet's record says which GPU the pod has."""
+    options = PluginOptions(list_strategies=(how,))
+    former = await exchanged(node, options)
+    await restored(node, options, former, units=18)
+    assert "default/p" in node.plugins.gate.record.closed
+    assert node.plugins.gate.refusals.double_allocations() == ()
+    node.assign("r", 5, share(1, 5 << 10))
+    with pytest.raises(TesseraError):
+        await node.run("r", NEED, 5)
+    with pytest.raises(Conflict, match=r"it uses GPU .*, and is assigned"):
+        await node.kubelet.create("default", "p", "main")
+    await node.kubelet.create("default", "q", "main")
+
+
+@pytest.mark.parametrize("how", ["envvar", "volume-mounts"])
+async def test_a_container_that_crashed_does_not_start_by_an_assignment_from_before_an_exchange(
+    node: Node, how: ListStrategy
+) -> None:
+    options = PluginOptions(list_strategies=(how,))
+    former = await exchanged(node, options)
+    for process in node.proc.glob("[0-9]*"):
+        shutil.rmtree(process)
+    await restored(node, options, former, units=30)
+    assert node.plugins.gate.record.closed == ""
+    with pytest.raises(Conflict, match=r"it uses GPU .*, and is assigned"):
+        await node.kubelet.create("default", "p", "main")
+    await node.kubelet.create("default", "q", "main")
 
 
 async def test_a_pod_that_runs_is_not_evicted_for_a_container_that_has_not_started(node: Node) -> None:

@@ -9,7 +9,15 @@ import pytest
 from builders.gpufacts import at
 from builders.gpunodes import facts, sevenths
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, Exclusivity
-from tessera.core.deviceplugin.allocations.relocation import absent_device, device_mismatch, moved, relocated, uuids_of
+from tessera.core.deviceplugin.allocations.relocation import (
+    absent_device,
+    device_mismatch,
+    is_elsewhere,
+    moved,
+    relocated,
+    uuids_of,
+)
+from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.gpu.deviceids import DeviceId, devices_by_uuid
 from tessera.core.gpu.inventory import Inventory
 
@@ -232,3 +240,21 @@ def test_a_container_does_not_start_with_what_it_was_not_assigned(case: str) -> 
     devices = {DeviceId(assigned)} if assigned else set()
     inventory = Inventory(gpus=(BEFORE,))
     assert device_mismatch(record, HOLDER, devices, inventory, unanswered=unanswered) == want
+
+
+@pytest.mark.parametrize(
+    ("told", "want"),
+    [
+        (UUIDS[0], False),
+        (f"{UUIDS[0]},{UUIDS[1]}", False),
+        (UUIDS[2], True),
+        (f"{UUIDS[0]},{UUIDS[2]}", True),
+        ("MIG-gone", False),
+        ("void", False),
+    ],
+)
+def test_an_answer_names_a_device_that_its_pod_is_not_assigned(told: str, *, want: bool) -> None:
+    answer = ContainerResponse(env=(("NVIDIA_VISIBLE_DEVICES", told),))
+    uses = [AllocatedDevice(device=each) for each in PLACES[:2]]
+    assert is_elsewhere(answer, uses, Inventory(gpus=(BEFORE,))) is want
+    assert not is_elsewhere(ContainerResponse(), uses, Inventory(gpus=(BEFORE,)))

@@ -457,6 +457,13 @@ class AllocationRecord:
             )
         self._keep_in_memory(tuple(new if each is own else each for each in self._entries))
 
+    def with_answer_of(self, holder: AgentAllocation) -> tuple[AgentAllocation, ...]:
+        """Return the record; where it lacks a container, with the UUIDs that the kubelet's checkpoint has for it."""
+        if latest(self._entries, holder) is not None:
+            return self._entries
+        found = self._with_answers((msgspec.structs.replace(holder, started=True),))
+        return (*self._entries, *(each for each in found if each.uuids))
+
     def _with_answers(self, record: tuple[AgentAllocation, ...]) -> tuple[AgentAllocation, ...]:
         if all(each.answer_known or not each.pod for each in record):
             return record

@@ -198,7 +198,7 @@ class Gate:
         return bool(found)
 
     async def _former_entries(self) -> frozenset[AgentAllocation]:
-        ids = {(each.uid, each.container, each.resource): each.device_ids for each in await self.view.allocated()}
+        ids = {each.container_key: each.device_ids for each in await self.view.allocated()}
         named = (each.container_key for each in self.record.entries if each.pod)
         lost = frozenset(key for key in named if key not in ids and self.view.has_lost(*key))
         return lastgate.former_entries(self.record.entries, ids, lost)

@@ -228,8 +228,9 @@ class ShareAllocator:
             now = {use.device for use in self._maker.uses(request.shares)}
             # A container that ran has its assignment written; of one that never did only this record knows the answer.
             never = not was_created(self._view.find(holder.uid) or {}, holder.container)
-            record, inventory = self._gate.record.entries, self._maker.inventory
-            why = device_mismatch(record, holder, now, inventory, unanswered=never and answer is None) or why
+            record = self._gate.record.with_answer_of(holder)
+            unanswered = never and answer is None
+            why = device_mismatch(record, holder, now, self._maker.inventory, unanswered=unanswered) or why
         if why:
             self._gate.refusals.refuse(holder, why)
             raise Conflict(
@@ -253,7 +254,7 @@ class ShareAllocator:
                 return
             await self.forget_former()
             await self._find_unassigned(allocated)
-            requests = {(each.uid, each.key.container, each.key.resource): each for each in self.assigned_requests()}
+            requests = {each.container_key: each for each in self.assigned_requests()}
             uses = {key: self._maker.uses(each.shares) for key, each in requests.items()}
             self._gate.record.record_assignments(self._pods.assignments(), uses, self._pods.revoked)
             self._exchanges.forget_unheld(await self._exchanges.recorded())
@@ -286,11 +287,9 @@ class ShareAllocator:
 
     def _has_started(self, request: AssignedRequest, ids: tuple[str, ...]) -> bool:
         """Return whether by our record a container was started with its assignment, and with these ids."""
-        own = (request.uid, request.key.container, request.key.resource, ids, self._maker.uses(request.shares))
-        return any(
-            each.started and (each.uid, each.container, each.resource, each.ids, each.uses) == own
-            for each in self._gate.record.entries
-        )
+        own = request.container_key, ids, self._maker.uses(request.shares)
+        entries = self._gate.record.entries
+        return any(each.started and (each.container_key, each.ids, each.uses) == own for each in entries)
 
     async def _pick(self, units: Units, *, fixed: bool) -> AssignedRequest:
         """Return the request to answer.

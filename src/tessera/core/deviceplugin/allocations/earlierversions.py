@@ -165,5 +165,5 @@ def assigned_uses(
 ) -> AssignedDevices:
     """Return what containers use by their assignment, of entries that do not say whether by an MPS daemon."""
     vague = {each.container_key for each in record if is_vague(each)}
-    keys = {(each.uid, each.container, each.resource): each for each in allocated if each.resource in SHARE_RESOURCES}
+    keys = {each.container_key: each for each in allocated if each.resource in SHARE_RESOURCES}
     return {key: uses_of(each) or () for key, each in keys.items() if key in vague}

@@ -93,8 +93,8 @@ class GateObservation(msgspec.Struct, frozen=True, kw_only=True):
 
     def may_start_again(self, entry: AgentAllocation) -> bool:
         """Return whether the kubelet's record has the container of an entry, with the same ids."""
-        own = (*entry.container_key, entry.ids)
-        return any((each.uid, each.container, each.resource, each.device_ids) == own for each in self.recorded)
+        own = entry.container_key, entry.ids
+        return any((each.container_key, each.device_ids) == own for each in self.recorded)
 
     def has_recorded(self, entry: AgentAllocation) -> bool:
         """Return whether the kubelet's record has an allocation, at least in part."""

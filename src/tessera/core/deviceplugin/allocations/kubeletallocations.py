@@ -40,3 +40,8 @@ class KubeletAllocation(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> RequestKey:
         """The container and the resource."""
         return RequestKey(self.namespace, self.pod, self.container, self.resource)
+
+    @property
+    def container_key(self) -> tuple[str, str, str]:
+        """The container and the resource, as `AgentAllocation.container_key`."""
+        return self.uid, self.container, self.resource

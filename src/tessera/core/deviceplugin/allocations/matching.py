@@ -74,6 +74,11 @@ class AssignedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The pod, if its containers' requests stand for one share and cannot be exchanged singly."""
 
     @property
+    def container_key(self) -> tuple[str, str, str]:
+        """The container and the resource, as `AgentAllocation.container_key`."""
+        return self.uid, self.key.container, self.key.resource
+
+    @property
     def specification(self) -> str:
         """What must be equal for requests to be interchangeable, as text: the request, else all but the place."""
         placed = ((share, None if share.start is None else 0) for share in self.shares)

@@ -11,11 +11,12 @@ from collections.abc import Set as AbstractSet
 import msgspec
 
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice, latest
+from tessera.core.deviceplugin.containerresponse import ContainerResponse, visible_devices
 from tessera.core.gpu.deviceids import DeviceId, devices_by_uuid, overlap
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.workload.resources import SHARE_RESOURCES
 
-__all__ = ["absent_device", "device_mismatch", "moved", "relocated", "uuids_of"]
+__all__ = ["absent_device", "device_mismatch", "is_elsewhere", "moved", "relocated", "uuids_of"]
 
 _UNRECORDED = "it was started with a GPU that is no longer recorded"
 
@@ -145,6 +146,22 @@ def device_mismatch(
     present = devices_by_uuid(inventory)
     named = {present[uuid] for uuid in own.uuids} or {use.device for use in own.uses}
     return f"it uses {_named(named)}, and is assigned {_named(assigned)}" if named and named != assigned else ""
+
+
+def is_elsewhere(answer: ContainerResponse, uses: Iterable[AllocatedDevice], inventory: Inventory) -> bool:
+    """Return whether an answer of `Allocate` names a device that is none of these.
+
+    An assignment that a pod had before an exchange is signed like the present one, and a tenant can restore it.
+
+    Args:
+        answer: that the kubelet keeps for a container.
+        uses: the devices that its pod is assigned.
+        inventory: of the driver: UUIDs that it does not have tell nothing.
+
+    """
+    present = devices_by_uuid(inventory)
+    named = {present[uuid] for uuid in visible_devices(answer) if uuid in present}
+    return not named <= {use.device for use in uses}
 
 
 def _named(devices: Iterable[DeviceId]) -> str:
