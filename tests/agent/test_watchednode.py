@@ -25,15 +25,17 @@ def on_error(error: Exception) -> None:
 async def test_it_has_its_own_node_and_the_pods_that_are_bound_to_it() -> None:
     kube, wakeup = MemoryKube(), WakeUp()
     for name in ("n1", "n2"):
-        node = {"metadata": {"name": name}, "status": {"allocatable": {f"gpus-of-{name}": "1"}}}
+        metadata = {"name": name, "annotations": {"tessera.dev/renamed-resources": "example.com/gold"}}
+        amounts = {f"nvidia.com/mig-{name}": "1", "example.com/gold": "0", "rdma/hca": "1"}
+        node = {"metadata": metadata, "status": {"allocatable": amounts}}
         await kube.create(NODES, node)
         await kube.create(PODS, pod(f"on-{name}", name))
     watched = WatchedNode(kube, "n1", wake=wakeup.set, on_error=on_error)
-    assert (watched.node(), watched.resources, watched.pods()) == ({}, (), ())
+    assert (watched.node(), watched.gpu_resources, watched.pods()) == ({}, frozenset(), ())
     async with running(watched.run(Measures())):
         await watched.synced()
         assert watched.node()["metadata"]["name"] == "n1"
-        assert ("gpus-of-n1" in watched.resources, "gpus-of-n2" in watched.resources) == (True, False)
+        assert watched.gpu_resources == {"nvidia.com/mig-n1", "example.com/gold"}
         assert [name_of(each) for each in watched.pods()] == [("x", "on-n1")]
         await kube.create(PODS, pod("another", "n1"))
         assert {name_of(each)[1] for each in (await watched.relist()).objects} == {"on-n1", "another"}

@@ -17,7 +17,7 @@ class KnownResources:
     """A kubelet that knows some resources."""
 
     def __init__(self, *resources: str) -> None:
-        self.resources: Container[str] = resources
+        self.gpu_resources: Container[str] = resources
 
 
 class ListedPods:

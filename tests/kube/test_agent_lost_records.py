@@ -85,6 +85,33 @@ def test_no_pod_starts_without_its_device_once_the_agent_has_registered(gpu_node
     pods.run(cluster, *(pods.busybox(f"after-{each}", limits={SLICE: 1}) for each in range(7)))
 
 
+def test_a_pod_that_has_a_device_by_another_name_keeps_it_where_both_records_are_lost(gpu_node: GpuNode) -> None:
+    """The sharing file renames the resource; the label wants other MIG instances meanwhile."""
+    cluster, name = gpu_node.cluster, "example.com/slice"
+    gpu_node.start_agent(sharing={"timeSlicing": {"resources": [{"name": SLICE, "rename": name, "replicas": 2}]}})
+    gpu_node.until_offered(("nvidia.com/gpu", 1))
+    gpu_node.ask_layout("all-1g.5gb")
+    gpu_node.until_offered((name, 14), ("nvidia.com/gpu", 0))
+    pods.run(cluster, pods.busybox("one", limits={name: 1}))
+    before, instances = identities(gpu_node, "one"), set(gpu_node.mig_uuids())
+    gpu_node.let_it_run(15)  # The kubelet reports what it has: a Node keeps the counts of one that ends before.
+    lose_both_records(gpu_node)
+    gpu_node.ask_layout("all-2g.10gb")
+    gpu_node.node.start_kubelet()
+    until("kubelet", gpu_node.node.kubelet_healthy, timeout_s=60)
+    gpu_node.start_again()
+    gpu_node.until_registered(name)
+    lost = "pod default/one: it requests devices and runs, and neither the kubelet's record nor the agent's says"
+    until("the agent serves", lambda: lost in gpu_node.agent_log(), timeout_s=40, found=gpu_node.agent_log)
+    cluster.apply(pods.busybox("late", limits={name: 1}, nodeName=gpu_node.node.name))
+    assert settled(gpu_node, "late") == "Failed"
+    gpu_node.let_it_run(10)
+    assert set(gpu_node.mig_uuids()) == instances
+    assert identities(gpu_node, "one") == before
+    pods.remove(cluster, "one", "late")
+    gpu_node.until_offered((name, 0), ("nvidia.com/mig-2g.10gb", 3))
+
+
 def test_no_pod_starts_without_its_gpu_while_the_driver_lists_none(gpu_node: GpuNode) -> None:
     """The only GPU is lost before the agent starts, and comes back."""
     cluster, gpu = gpu_node.cluster, "nvidia.com/gpu"

@@ -37,6 +37,7 @@ from tessera.core.gpu.mig import Layout
 from tessera.core.node.desired import offered_devices
 from tessera.core.node.nodesharing import NodeSharing, PluginOptions, withheld
 from tessera.core.node.reported import withheld_resources
+from tessera.core.workload.tesseranames import RENAMED_RESOURCES
 from tessera.errors import TesseraError, Unavailable
 from tessera.loops import Joint
 
@@ -97,6 +98,8 @@ class DevicePublisher:
         self._wake = wake
         self._refused: tuple[Resource, ...] = ()
         """Registered resources of which the kubelet refuses pods until devices are published."""
+        self._names = frozenset[str]()
+        """Resource names of the configuration, by `keep_names`."""
         self.withheld: tuple[tuple[str, str], ...] = ()
         """Resources that the Node has and of which nothing is published, with the reason."""
 
@@ -143,9 +146,32 @@ class DevicePublisher:
             allocated[each.resource] |= frozenset(each.device_ids)
             uids.add(each.uid)
         admitted = self._plugins.admitted(uids)
-        names, known = view.node().resources, view.kubelet_resources
-        observed = ObservedResources(node=names, kubelet=known, admitted=admitted, allocated=allocated)
+        node, known = view.node(), view.kubelet_resources
+        observed = ObservedResources(
+            node=node.resources, gpus=node.gpu_resources, kubelet=known, admitted=admitted, allocated=allocated
+        )
         self._refused = refused_resources(resources, observed, self._refused, every=every, lost=lost)
+
+    async def keep_names(self, names: frozenset[str]) -> bool:
+        """Keep resource names of the configuration on the Node object: it remains where both records are lost.
+
+        No name is dropped as long as that object exists: pods that request it may run. The kubelet does the same.
+
+        Args:
+            names: those that are advertised from now on.
+
+        Returns:
+            Whether the watch shows them.
+
+        Raises:
+            TesseraError: the API server does not answer; call again.
+
+        """
+        shown = self._plugins.gate.view.node().renamed
+        self._names |= names | shown
+        if not names <= shown:
+            await self._record.annotate({RENAMED_RESOURCES: ",".join(sorted(self._names))})
+        return names <= shown
 
     async def publish(self, offered: NodeOffer, declared: Declared, configured: PluginOptions) -> MoveProgress:
         """Advertise the kubelet's devices, one step at a time where devices move between kubelet and scheduler.
@@ -235,10 +261,15 @@ class Advertiser:
         """Record what containers have, and start to advertise: the layouts from before a reboot are restored.
 
         Raises:
-            TesseraError: driver or kubelet do not answer; call again.
+            TesseraError: driver, kubelet or API server do not answer; call again.
 
         """
-        await self._adopt(await self._declarations.observe())
+        declared = await self._declarations.observe()
+        names = frozenset[str]() if declared.node_sharing is None else declared.node_sharing.renamed
+        if not await self._publisher.keep_names(names):
+            found = f"its annotation {RENAMED_RESOURCES} is written, and not observed yet"
+            raise Unavailable("the Node object", found=found, hint="the agent tries again")
+        await self._adopt(declared)
         self._begun = True
 
     async def register_refused(self, *, declared: bool) -> None:
@@ -329,7 +360,8 @@ class Advertiser:
         )
         offered, other_forms = without_other_forms(offer(gpus, inventory, options), self._gate.record.allocated)
         self.notes |= {"offer": offered.withheld, "other-form": other_forms}
-        # 4. Advertise it.
+        # 4. Advertise it; its names are kept first.
+        await self._publisher.keep_names(node_sharing.renamed)
         done = await self._publisher.publish(offered, declared, node_sharing.plugin)
         unwritten = withheld_resources(done.unwritten)
         lost = withheld_resources(self._publisher.withheld)

@@ -1,8 +1,9 @@
 """This node as the API server has it: its Node object, and the pods that are bound to it."""
 
 import asyncio
-from collections.abc import Callable, Container
+from collections.abc import Callable
 
+from tessera.api.kubernetes.containerlimits import registered_node
 from tessera.clients.kube import NODES, PODS, Kind, Kube, Listing, Object, Selection, Store
 from tessera.measures import Measures
 
@@ -59,10 +60,9 @@ class WatchedNode:
         return self._node_store.objects.get(("", self._name), {})
 
     @property
-    def resources(self) -> Container[str]:
-        """The resources that the kubelet knows."""
-        names: Container[str] = (self.node().get("status") or {}).get("allocatable") or ()
-        return names
+    def gpu_resources(self) -> frozenset[str]:
+        """The resources of GPUs that the kubelet knows."""
+        return registered_node(self.node()).gpu_resources
 
     def pods(self) -> tuple[Object, ...]:
         """Return the pods that are bound to this node, as of the watch."""

@@ -43,16 +43,19 @@ def test_init_containers_end_and_sidecars_last() -> None:
         ({"tessera.dev/gpu-memory": 5}, True),
         ({"aliyun.com/gpu-mem": "5"}, True),
         ({"nvidia.com/gpu": "0"}, False),
+        ({"example.com/gold": "1"}, True),
         ({"cpu": "1"}, False),
+        ({"nvidia.com/hostdev": "1"}, False),
         ({}, False),
     ],
 )
 def test_who_has_devices(limits: dict[str, Any], *, want: bool) -> None:
-    assert holds_devices({"spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]}}) is want
+    pod = {"spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]}}
+    assert holds_devices(pod, RegisteredNode(renamed=frozenset({"example.com/gold"}))) is want
 
 
 def test_a_pod_that_says_nothing() -> None:
-    assert not holds_devices({})
+    assert not holds_devices({}, RegisteredNode())
     assert lasting_containers({}) == frozenset()
     assert containers_in_order({}) == ()
     assert not was_admitted({})
@@ -191,6 +194,17 @@ def test_a_node_has_the_resources_that_it_names(case: str) -> None:
     assert registered_node(node) == RegisteredNode(resources=frozenset(want), created_s=1_769_860_800)
     assert registered_node({"status": status}) == RegisteredNode(resources=frozenset(want))
     assert registered_node({}) == RegisteredNode()
+
+
+@pytest.mark.parametrize(
+    ("text", "want"), [("", set()), (None, set()), ("a/b", {"a/b"}), ("a/b,c/d", {"a/b", "c/d"}), ("a/b,", {"a/b"})]
+)
+def test_a_node_has_the_names_by_which_its_gpus_were_advertised(text: str | None, want: set[str]) -> None:
+    allocatable = {"nvidia.com/gpu": "1", "tessera.dev/gpu-memory": "0", "a/b": "1", "nvidia.com/hostdev": "1"}
+    annotations = {"tessera.dev/renamed-resources": text}
+    node = registered_node({"metadata": {"annotations": annotations}, "status": {"allocatable": allocatable}})
+    assert node.renamed == want
+    assert node.gpu_resources == {"nvidia.com/gpu", "tessera.dev/gpu-memory"} | want & {"a/b"}
 
 
 @pytest.mark.parametrize(

@@ -237,6 +237,12 @@ def policy(index: int, sharing: Sharing | None) -> GpuSettings:
     return GpuSettings(uuid=f"GPU-{index}", sharing=sharing)
 
 
+def test_names_by_rename_are_those_that_nvidia_does_not_have() -> None:
+    names = ("", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb.shared", "nvidia.com/dev", "example.com/gold")
+    files = said(*(entry(WHOLE, 2, rename=name) for name in names))
+    assert files.renamed == {"nvidia.com/dev", "example.com/gold"}
+
+
 def test_policies_mix_modes_and_leave_the_other_gpus_to_the_other_files() -> None:
     inventory = node_of(gpu(0), gpu(1), gpu(2), gpu(3, "A100-40GB", "all-3g.20gb"), gpu(4, "A100-40GB"))
     layout = inventory.gpus[3].layout

@@ -71,10 +71,10 @@ class Assignments(Protocol):
 
 
 class KubeletResources(Protocol):
-    """The resources that the kubelet knows: others are in no record; `agent.watchednode.WatchedNode` is one."""
+    """The resources of GPUs that the kubelet knows: others are in no record; `agent.watchednode.WatchedNode` is one."""
 
     @property
-    def resources(self) -> Container[str]:
+    def gpu_resources(self) -> Container[str]:
         """Their names."""
 
 
@@ -223,7 +223,7 @@ class NodePods:
         own = container_allocations(self._record.entries)
         found = {each.key: each for each in (*own, *await self._view.devices_of_lasting_containers())}
         record = tuple(found[key] for key in sorted(found))
-        missing = self._missing.pods(self._view.pods(), record, self._node.resources, is_checkpoint=readable)
+        missing = self._missing.pods(self._view.pods(), record, self._node.gpu_resources, is_checkpoint=readable)
         if not missing:
             return record
         raise Unavailable(

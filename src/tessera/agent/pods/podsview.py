@@ -245,9 +245,9 @@ class PodsView:
 
     async def _requested(self) -> tuple[KubeletAllocation, ...]:
         """Read each pod with devices from the kubelet; its `List` is never called (docs/kubelet-races.md)."""
-        found = []
+        found, node = [], self.node()
         for pod in self.pods():
-            if is_ended(pod) or not holds_devices(pod):
+            if is_ended(pod) or not holds_devices(pod, node):
                 continue
             found += [msgspec.structs.replace(each, uid=uid_of(pod)) for each in await self._get(pod)]
         return tuple(found)

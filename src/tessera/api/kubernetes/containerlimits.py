@@ -9,8 +9,7 @@ from typing import Any
 from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.kubernetes.times import read_time
 from tessera.core.deviceplugin.allocations.adoption import RegisteredNode
-from tessera.core.gpu.sharing import names_device
-from tessera.core.workload.resources import SHARE_RESOURCES
+from tessera.core.workload.tesseranames import RENAMED_RESOURCES
 from tessera.core.workload.units import count
 from tessera.errors import InvalidInput
 
@@ -74,8 +73,14 @@ def registered_node(node: Mapping[str, Any]) -> RegisteredNode:
     """Return what a Node object tells of resources; it is empty if there is none."""
     status = node.get("status") or {}
     names = {*(status.get("capacity") or ()), *(status.get("allocatable") or ())}
-    created_s = _time_s((node.get("metadata") or {}).get("creationTimestamp"))
-    return RegisteredNode(resources=frozenset(names), created_s=math.inf if created_s is None else created_s)
+    metadata = node.get("metadata") or {}
+    created_s = _time_s(metadata.get("creationTimestamp"))
+    renamed = str((metadata.get("annotations") or {}).get(RENAMED_RESOURCES) or "").split(",")
+    return RegisteredNode(
+        resources=frozenset(names),
+        renamed=frozenset(filter(None, renamed)),
+        created_s=math.inf if created_s is None else created_s,
+    )
 
 
 def started_s(pod: Mapping[str, Any]) -> float:
@@ -115,9 +120,9 @@ def runtime_of(pod: Mapping[str, Any], node: Mapping[str, Any]) -> str:
     return next((runtime for runtime, _, name in ids if name), usual)
 
 
-def holds_devices(pod: Mapping[str, Any]) -> bool:
-    """Return whether a pod's containers request GPUs, MIG instances or units of their memory."""
-    return any(names_device(name) or name in SHARE_RESOURCES for _, name, _ in limits_of(pod))
+def holds_devices(pod: Mapping[str, Any], node: RegisteredNode) -> bool:
+    """Return whether a pod's containers request GPUs, MIG instances or units of their memory on its node."""
+    return any(node.is_of_gpus(name) for _, name, _ in limits_of(pod))
 
 
 def admitted_amounts(pods: Iterable[Mapping[str, Any]], recorded: Container[str] = ()) -> Counter[str]:

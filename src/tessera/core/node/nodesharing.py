@@ -24,6 +24,7 @@ from tessera.core.gpu.sharing import (
     Offer,
     Sharing,
     mig_resource,
+    names_device,
     without_mps,
 )
 from tessera.errors import InvalidInput
@@ -117,6 +118,11 @@ class NodeSharing(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the later of two pods with the same device, by a defect, is evicted; otherwise it is only reported."""
     ignored: tuple[str, ...] = ()
     """Settings of a file without effect."""
+
+    @property
+    def renamed(self) -> frozenset[str]:
+        """The names by `rename` that are none of NVIDIA's."""
+        return frozenset(each.rename for each in self.entries if each.rename and not names_device(each.rename))
 
 
 def combined(config: NodeSharing, policy: NodeSharing, *, memory_share: bool = False) -> NodeSharing:

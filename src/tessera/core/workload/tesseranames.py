@@ -2,7 +2,7 @@
 
 from typing import Final
 
-__all__ = ["AGENT", "API_VERSION", "CONTROLLER", "GPUS_BY_LABELS", "GPU_MODEL", "ISOLATION"]
+__all__ = ["AGENT", "API_VERSION", "CONTROLLER", "GPUS_BY_LABELS", "GPU_MODEL", "ISOLATION", "RENAMED_RESOURCES"]
 
 API_VERSION: Final = "tessera.dev/v1alpha1"
 """Of Tessera's kinds."""
@@ -22,3 +22,6 @@ plan` and the server."""
 GPUS_BY_LABELS: Final = "tessera.dev/gpus-by-labels"
 """Annotation of a GPUNode: created for claims on a node without an agent, whose GPUs are read from labels. Set by the
 server; read by the server."""
+RENAMED_RESOURCES: Final = "tessera.dev/renamed-resources"
+"""Annotation of a node: the resources under which its GPUs were ever advertised by a `rename` of its sharing
+configuration, separated by commas. Set by the agent; read by the agent after its records are lost."""

@@ -13,7 +13,7 @@ from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations.agentallocations import AllocatedDevice
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, Inventory
-from tessera.core.gpu.sharing import AUTO, Mode
+from tessera.core.gpu.sharing import AUTO, Mode, Offer, Sharing
 from tessera.core.node.nodesharing import PluginOptions
 from tessera.core.workload.need import Isolation
 from tessera.errors import Conflict
@@ -122,6 +122,11 @@ async def test_two_pods_on_one_device_are_found_and_neither_starts_again(node: N
         await node.kubelet.create("default", "p", "main")
 
 
+GOLD = "example.com/gold"
+RENAMED = Sharing(
+    modes=(Mode.TIME_SLICING,), offers=(Offer(mode=Mode.TIME_SLICING, clients=2, resource=GOLD),), replicas=(("", 2),)
+)
+SHARINGS = {GPU: WHOLE, NEED: MEMORY, GOLD: RENAMED}
 LOST = "no devices found allocated in local cache for pod uid-p, container {}, resource {}"
 WHY = "the kubelet has lost its record of the pod's devices, and cannot start a container with them again"
 
@@ -137,12 +142,13 @@ def waiting(message: str, reason: str = "CreateContainerConfigError") -> dict[st
     return {"waiting": {"reason": reason, "message": message}}
 
 
-@pytest.mark.parametrize(("kind", "count"), [(GPU, 1), (NEED, 2)])
+@pytest.mark.parametrize(("kind", "count"), [(GPU, 1), (NEED, 2), (GOLD, 1)])
 async def test_a_pod_whose_devices_the_kubelet_has_lost_is_evicted_after_a_minute(
     node: Node, kind: str, count: int
 ) -> None:
     """Its checkpoint was lost while the pod ran, and then a container ended: the kubelet never asks for it again."""
-    await node.offer((facts(0), MEMORY if kind == NEED else WHOLE), how=CDI)
+    node.node = {"metadata": {"annotations": {"tessera.dev/renamed-resources": GOLD}}}
+    await node.offer((facts(0), SHARINGS[kind]), how=CDI)
     if kind == NEED:
         node.assign("p", count, share(0, 2048))
     await node.run("p", kind, count)

@@ -31,6 +31,7 @@ from tessera.api.tessera.pods.runningpods import read_pods
 from tessera.api.tessera.pods.signatures import Keys, is_signed
 from tessera.api.tessera.shares import AssignmentFields, UnversionedShareFields
 from tessera.core.cluster.snapshot import Share, Snapshot
+from tessera.core.deviceplugin.allocations.adoption import RegisteredNode
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.allocations.matching import Correction
 from tessera.core.gpu.sharing import Mode
@@ -266,7 +267,7 @@ def check_readers(pod: Object, trusted: Keys | None, unit_mib: int) -> None:
     check_need(live.need)
     unshown((pod,), (), RESOURCES)
     assert lasting_containers(pod)
-    assert isinstance(holds_devices(pod), bool)
+    assert isinstance(holds_devices(pod, RegisteredNode()), bool)
     assert {resource for _, resource, _ in limits_of(pod)} <= {*RESOURCES}
     check_need(read(read_need, object_field("Pod", pod), share_unit_mib=unit_mib) or Need())
     for each in read_assigned_requests((pod,), share_unit_mib=unit_mib, keys=trusted).requests:

@@ -41,6 +41,7 @@ def allocated(container: str, resource: str, *ids: str) -> KubeletAllocation:
 
 
 INIT, MAIN, SIDE = allocated("init", GPU), allocated("main", GPU), allocated("side", UNITS)
+GOLD_POD = msgspec.structs.replace(POD, requests=frozenset({("main", "example.com/gold")}))
 ELSEWHERE = msgspec.structs.replace(MAIN, uid="q")
 KNOWN = AgentAllocation(resource=GPU, ids=("x",), uid="p", pod="ns/p", container="main")
 # sentence: the pod, the node; what the kubelet's record has and the agent's; which it lacked before; what both lack
@@ -94,6 +95,15 @@ LACKING: dict[
         True,
         [],
     ),
+    "one has a name by the sharing configuration": (
+        GOLD_POD,
+        RegisteredNode(renamed=frozenset({"example.com/gold"})),
+        (),
+        (),
+        True,
+        [allocated("main", "example.com/gold")],
+    ),
+    "one has a name that another plugin has": (GOLD_POD, RegisteredNode(), (), (), True, []),
     "the node never had one resource": (
         POD,
         RegisteredNode(resources=frozenset({"cpu", UNITS}), created_s=10.0),

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tessera.core.deviceplugin.allocations.adoption import RegisteredNode
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation
 from tessera.core.deviceplugin.allocations.clashes import Clash
 from tessera.core.deviceplugin.allocations.gateobservation import GatePod
@@ -17,13 +18,14 @@ from tessera.core.deviceplugin.allocations.refusals import (
     without_ended,
 )
 
-GPU, UNITS = "nvidia.com/gpu", "tessera.dev/gpu-memory"
+GPU, UNITS, GOLD = "nvidia.com/gpu", "tessera.dev/gpu-memory", "example.com/gold"
+NODE = RegisteredNode(renamed=frozenset({GOLD}))
 TEXT = "the kubelet has lost its record of the pod's devices, and cannot start a container with them again"
 KEY: ContainerKey = ("p", "main", GPU)
 LIVING, ENDING, ENDED = (
     GatePod(
         name="ns/p",
-        requests=frozenset({("main", GPU), ("main", UNITS), ("main", "rdma/hca")}),
+        requests=frozenset({("main", GPU), ("main", UNITS), ("main", GOLD), ("main", "rdma/hca")}),
         ended=ended,
         ending=ending,
     )
@@ -94,19 +96,21 @@ WORDS: dict[str, tuple[RefusedContainer | None, str | None, bool, RefusedContain
 def test_devices_are_lost_by_the_kubelets_words_and_its_checkpoint(case: str) -> None:
     before, words, lacks, want = WORDS[case]
     messages = {} if words is None else {"p": {"main": words}}
-    found = with_lost({} if before is None else {KEY: before}, {"p": LIVING}, messages, lambda *_: lacks, 9)
+    found = with_lost({} if before is None else {KEY: before}, {"p": LIVING}, messages, lambda *_: lacks, NODE, 9)
     assert found == ({} if want is None else {KEY: want})
 
 
-def test_units_are_lost_as_devices_are() -> None:
-    text = WORDS_OF_LOSS.replace(GPU, UNITS)
-    assert with_lost({}, {"p": LIVING}, {"p": {"main": text}}, lambda *_: True, 9) == {("p", "main", UNITS): lost()}
+@pytest.mark.parametrize("resource", [UNITS, GOLD])
+def test_units_and_devices_of_other_names_are_lost_as_devices_are(resource: str) -> None:
+    text = WORDS_OF_LOSS.replace(GPU, resource)
+    want = {("p", "main", resource): lost()}
+    assert with_lost({}, {"p": LIVING}, {"p": {"main": text}}, lambda *_: True, NODE, 9) == want
 
 
 def test_a_message_of_another_container_or_of_no_device_is_not_ours() -> None:
     for container, resource in (("side", GPU), ("main", "rdma/hca")):
         text = WORDS_OF_LOSS.replace("main", container).replace(GPU, resource)
-        assert with_lost({}, {"p": LIVING}, {"p": {container: text}}, lambda *_: True, 9) == {}
+        assert with_lost({}, {"p": LIVING}, {"p": {container: text}}, lambda *_: True, NODE, 9) == {}
 
 
 def entry(uid: str) -> AgentAllocation:

@@ -98,6 +98,7 @@ class Case(NamedTuple):
     def register(self) -> Resource | None:
         observed = ObservedResources(
             node=frozenset({GPU} if self.on_node else ()),
+            gpus=frozenset({GPU} if self.on_node else ()),
             kubelet=frozenset({GPU} if self.known else ()),
             admitted={GPU: self.admitted} if self.pods else {},
             allocated={GPU: frozenset[str]().union(*(each.ids for each in self.pods))} if self.pods else {},
@@ -197,6 +198,7 @@ def test_what_an_agent_registers_that_cannot_advertise_yet(case: str, name: str)
     node, kubelet, admitted, ids, former, want = REGISTERED[case]
     known = ObservedResources(
         node=frozenset({name} if node else ()),
+        gpus=frozenset({name} if node else ()),
         kubelet=frozenset({name} if kubelet else ()),
         admitted={name: admitted},
         allocated={name: frozenset(ids)},
@@ -211,7 +213,8 @@ def test_what_an_agent_registers_that_cannot_advertise_yet(case: str, name: str)
 
 def test_what_is_not_advertised_any_more_stays_registered_with_as_many_as_pods_request_now() -> None:
     """With fewer healthy ones a kubelet that restarts would end its pods."""
-    known = ObservedResources(node=frozenset({GPU, UNITS}), kubelet=frozenset(), admitted={GPU: 1}, allocated={})
+    names = frozenset({GPU, UNITS})
+    known = ObservedResources(node=names, gpus=names, kubelet=frozenset(), admitted={GPU: 1}, allocated={})
     former = refused_resources([resource("ABC"), resource("A", UNITS)], known)
     assert healthy_counts(former) == {GPU: 1, UNITS: 0}
     assert refused_resources([resource("A", UNITS)], known, former) == former
@@ -223,15 +226,20 @@ def test_what_is_not_advertised_any_more_stays_registered_with_as_many_as_pods_r
 
 
 def test_where_it_is_not_known_what_would_be_advertised_each_resource_of_gpus_of_the_node_is_registered() -> None:
-    names = frozenset({GPU, UNITS, "cpu", "rdma/hca", "nvidia.com/mig-1g.5gb", "renamed/gpu"})
+    gpus = frozenset({GPU, UNITS, "nvidia.com/mig-1g.5gb"})
     known = ObservedResources(
-        node=names, kubelet=frozenset({UNITS}), admitted={GPU: 3, "renamed/gpu": 2, "cpu": 7}, allocated={}
+        node=gpus | {"cpu", "rdma/hca", "renamed/gpu"},
+        gpus=gpus,
+        kubelet=frozenset({UNITS}),
+        admitted={GPU: 3, "renamed/gpu": 2, "cpu": 7},
+        allocated={},
     )
     found = refused_resources(
         [resource("A"), resource("A", "renamed/gpu"), resource("A", "not/there")], known, every=True
     )
     assert healthy_counts(found) == {GPU: 3, "nvidia.com/mig-1g.5gb": 0, "renamed/gpu": 2}
-    unknown = msgspec.structs.replace(known, node=frozenset({UNITS, "aliyun.com/gpu-mem"}), kubelet=frozenset())
+    units = frozenset({UNITS, "aliyun.com/gpu-mem"})
+    unknown = msgspec.structs.replace(known, node=units, gpus=units, kubelet=frozenset())
     assert healthy_counts(refused_resources((), unknown, every=True)) == {UNITS: 0, "aliyun.com/gpu-mem": 0}
     assert {each.refused for each in refused_resources((), known, every=True, lost="no GPU")} == {"no GPU"}
     many = msgspec.structs.replace(known, admitted={GPU: 10**9})

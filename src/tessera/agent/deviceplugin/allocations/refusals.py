@@ -79,7 +79,7 @@ class Refusals:
         present = self._view.by_uid()
         pods = self._record.observer.pods(present)
         messages = {uid: found for uid, pod in present.items() if (found := waiting_messages(pod))}
-        refused = with_lost(self._refused, pods, messages, self._view.has_lost, self._clock_s())
+        refused = with_lost(self._refused, pods, messages, self._view.has_lost, self._view.node(), self._clock_s())
         self._refused = without_ended(refused, pods)
         return blocked_pods(self._refused)
 

@@ -16,7 +16,6 @@ from tessera.api.tessera.pods.signatures import Keys, UnknownKey
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation, RequestKey
 from tessera.core.deviceplugin.allocations.matching import AssignedRequest, Correction
-from tessera.core.gpu.sharing import names_device
 from tessera.core.workload.need import ContainerNeed, DeviceRequest, Form, Need, effective_need, reused
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY, SHARE_RESOURCES
 from tessera.core.workload.units import count
@@ -245,8 +244,8 @@ def unshown(
     Args:
         pods: the Pod objects of a node.
         record: the kubelet's record.
-        names: the resources that count. A kubelet runs a pod with `spec.nodeName` without resources that are unknown,
-            and records nothing of them: source kubernetes `pkg/kubelet/lifecycle/predicate.go`.
+        names: the resources of GPUs that count. A kubelet runs a pod with `spec.nodeName` without resources that are
+            unknown, and records nothing of them: source kubernetes `pkg/kubelet/lifecycle/predicate.go`.
 
     """
     shown = {(each.namespace, each.pod) for each in record}
@@ -262,8 +261,7 @@ def unshown(
 
 def _has_devices(container: Mapping[str, Any], names: Container[str]) -> bool:
     limits = (container.get("resources") or {}).get("limits") or {}
-    known = (name for name in limits if name in names)
-    return any(_counted(limits[name]) for name in known if names_device(name) or name in SHARE_RESOURCES)
+    return any(_counted(limits[name]) for name in limits if name in names)
 
 
 def _counted(amount: object) -> int:

@@ -38,8 +38,19 @@ class RegisteredNode(msgspec.Struct, frozen=True, kw_only=True):
 
     resources: frozenset[str] = frozenset()
     """The names that it has, also with 0; none where there is no object, or its kubelet has not reported yet."""
+    renamed: frozenset[str] = frozenset()
+    """The names of the sharing configuration under which its agent has ever advertised GPUs."""
     created_s: float = math.inf
     """When it was created, in seconds since 1970 of the API server's clock; infinite if unknown."""
+
+    @property
+    def gpu_resources(self) -> frozenset[str]:
+        """The resources of GPUs that it has."""
+        return frozenset(filter(self.is_of_gpus, self.resources))
+
+    def is_of_gpus(self, resource: str) -> bool:
+        """Return whether its agent advertises GPUs, MIG instances or units under this name, or did so before."""
+        return names_device(resource) or resource in SHARE_RESOURCES or resource in self.renamed
 
 
 def with_known_uses(record: Iterable[AgentAllocation], uses_of: UsesOf) -> tuple[AgentAllocation, ...]:
@@ -192,7 +203,7 @@ def in_neither_record(
         for uid, pod in pods.items()
         for namespace, _, name in [pod.name.partition("/")]
         for container, resource in sorted(pod.requests)
-        if (names_device(resource) or resource in SHARE_RESOURCES) and (uid, container, resource) not in known
+        if node.is_of_gpus(resource) and (uid, container, resource) not in known
         if _may_run(pod, uid, container, running)
         if (has_lost(uid, container, resource) or not allocated) and not was_left_out(pod, resource, node)
     )

@@ -5,11 +5,10 @@ from typing import TypeAlias
 
 import msgspec
 
+from tessera.core.deviceplugin.allocations.adoption import RegisteredNode
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation
 from tessera.core.deviceplugin.allocations.clashes import Clash
 from tessera.core.deviceplugin.allocations.gateobservation import GatePod
-from tessera.core.gpu.sharing import names_device
-from tessera.core.workload.resources import SHARE_RESOURCES
 
 __all__ = [
     "ContainerKey",
@@ -99,6 +98,7 @@ def with_lost(
     pods: Mapping[str, GatePod],
     messages: Mapping[str, Mapping[str, str]],
     has_lost: Callable[[str, str, str], bool],
+    node: RegisteredNode,
     now_s: float,
 ) -> dict[ContainerKey, RefusedContainer]:
     """Return refusals with containers of which the kubelet says that it lost their devices, until they run again.
@@ -111,6 +111,7 @@ def with_lost(
         pods: by UID.
         messages: why containers do not run, by UID of the pod and name, in the kubelet's words.
         has_lost: returns whether the kubelet's checkpoint can be read and lacks a container.
+        node: the Node object.
         now_s: on a monotonic clock.
 
     """
@@ -121,7 +122,7 @@ def with_lost(
             key = uid, container, resource
             before = refused.get(key)
             known = before is not None and before.lost
-            ours = container in waiting and (names_device(resource) or resource in SHARE_RESOURCES)
+            ours = container in waiting and node.is_of_gpus(resource)
             if ours and (known or waiting[container] == _LOST.format(*key)) and has_lost(*key):
                 new = RefusedContainer(pod=pod.name, text=_LOST_RECORD, since_s=now_s, last_s=now_s, lost=True)
                 found[key] = refused_again(before, new)

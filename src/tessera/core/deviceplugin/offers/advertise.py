@@ -12,7 +12,7 @@ from tessera.core.cluster.snapshot import Gpu
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import ComputeMode, GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
-from tessera.core.gpu.sharing import AMOUNT_MODES, Device, Mode, Sharing, devices, names_device
+from tessera.core.gpu.sharing import AMOUNT_MODES, Device, Mode, Sharing, devices
 from tessera.core.workload.resources import GPU_MEMORY, SHARE_RESOURCES
 
 __all__ = [
@@ -95,6 +95,8 @@ class ObservedResources(msgspec.Struct, frozen=True, kw_only=True):
 
     node: frozenset[str]
     """Those that the Node object has, if only with 0."""
+    gpus: frozenset[str]
+    """Those of them that are of GPUs."""
     kubelet: frozenset[str]
     """Those that the kubelet admits no pod without."""
     admitted: Mapping[str, int]
@@ -154,8 +156,7 @@ def refused_resources(
     """
     registered, possible = {each.name for each in former}, healthy_counts(offered)
     if every:
-        own = (name for name in observed.node if names_device(name) or name in SHARE_RESOURCES)
-        possible = dict.fromkeys((*possible, *own), MOST_DEVICES)
+        possible = dict.fromkeys((*possible, *observed.gpus), MOST_DEVICES)
     found = list[Resource]()
     for name in sorted(registered | possible.keys()):
         admitted = observed.admitted.get(name, 0)
