@@ -271,6 +271,12 @@ def test_an_init_container_with_the_units_of_another_container_on_record_is_know
         assert unknown_shares(changed, [init], uses(None), {"p": pod}, 9, None)
 
 
+def test_what_is_on_record_of_an_init_container_that_has_ended_says_nothing_of_who_runs_with_its_units() -> None:
+    ended = AgentAllocation(resource=UNITS, ids=("u",), uid="p", pod="ns/p", container="init", initial=True)
+    (entry,) = unknown_shares((ended,), [UNITS_OF_SIDE], uses(None), {"p": POD}, 9, None)
+    assert entry.container == "side"
+
+
 def test_where_processes_are_observed_units_count_of_containers_with_processes() -> None:
     pod = msgspec.structs.replace(POD, created=frozenset())
     for running, want in ((frozenset({("p", "side")}), True), (frozenset({("p", "main")}), False)):

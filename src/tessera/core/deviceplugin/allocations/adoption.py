@@ -167,7 +167,9 @@ def unknown_shares(
 
     """
     record = tuple(record)
-    known, units = {each.container_key for each in record}, {(each.uid, each.resource, each.ids) for each in record}
+    known = {each.container_key for each in record}
+    # What an init container had that has ended is not what another one runs with.
+    units = {(each.uid, each.resource, each.ids) for each in record if not each.initial}
     return tuple(
         msgspec.structs.replace(_entry(each, pods[each.uid], next_ns), started=True)
         for each in allocated
