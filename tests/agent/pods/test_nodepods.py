@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from builders.gpunodes import facts
@@ -75,12 +76,18 @@ async def test_a_device_by_name_is_held_though_the_driver_did_not_list_it_before
     named = AgentAllocation(
         resource="nvidia.com/gpu", ids=(gone.uuid, made.uuid), uid="p", pod="default/p", container="init"
     )
+    other = (AllocatedDevice(device=DeviceId("GPU-other")),)
     units = AgentAllocation(
         resource="tessera.dev/gpu-memory", ids=("u",), uid="q", pod="default/q", container="main", uuids=(made.uuid,)
     )
-    pods = node_pods(lambda: (), record(()), resources=KNOWN, entries=[named, units])
+    entries = [
+        named,
+        msgspec.structs.replace(named, pod="default/partly", uses=other),
+        units,
+    ]
+    pods = node_pods(lambda: (), record(()), resources=KNOWN, entries=entries)
     held = {each.pod: each.devices for each in await pods.pod_devices(Inventory(gpus=(made,))) if each.devices}
-    assert held == {"default/p": (made.uuid,)}
+    assert {pod for pod, devices in held.items() if made.uuid in devices} == {"default/p", "default/partly"}
 
 
 async def test_a_record_may_lack_pods_that_do_not_run() -> None:

@@ -18,12 +18,10 @@ from tessera.core.deviceplugin.allocations.poddevices import (
     devices_allocated_by_name,
     pod_devices,
 )
-from tessera.core.deviceplugin.allocations.relocation import uuids_of
 from tessera.core.deviceplugin.allocations.unreadableentries import UnknownUse
 from tessera.core.gpu.deviceids import DeviceId, existing_devices
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.memorycaps import CappedPod, Qos
-from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import Unavailable
 
 __all__ = ["Assignments", "KubeletResources", "MissingFromRecord", "NodePods", "OwnRecord", "RecordedPods"]
@@ -197,7 +195,10 @@ class NodePods:
         """
         known = pod_devices(await self._trusted(), self._assignments.assigned_requests(), inventory, by_ids=False)
         uuids = existing_devices(inventory)
-        own = ((each.pod, _devices(each, uuids)) for each in self._record.entries)
+        own = (
+            (each.pod, dict.fromkeys(uuids[use.device] for use in each.uses if use.device in uuids))
+            for each in self._record.entries
+        )
         return (*known, *(PodDevices(pod=pod, devices=tuple(devices)) for pod, devices in own if pod or devices))
 
     async def devices_by_pod(self, inventory: Inventory) -> Iterable[tuple[str, Sequence[str]]]:
@@ -231,17 +232,6 @@ class NodePods:
             found=f"it lacks pods that run with devices: {', '.join(missing[:3])}",
             hint="the agent tries again: a kubelet that has just started has not read all pods yet",
         )
-
-
-def _devices(entry: AgentAllocation, uuids: Mapping[DeviceId, str]) -> dict[str, None]:
-    """Return the UUIDs of the devices that are there of those that a container has.
-
-    Where it is not recorded yet which they are, because the driver did not list them, its ids name them.
-    """
-    present = frozenset(uuids.values())
-    named = () if entry.uses or entry.resource in SHARE_RESOURCES else uuids_of(entry)
-    used = (uuids[use.device] for use in entry.uses if use.device in uuids)
-    return dict.fromkeys((*used, *(uuid for uuid in named if uuid in present)))
 
 
 def _steps(requests: Sequence[AssignedRequest], order: Sequence[str]) -> Iterator[tuple[Share, ...]]:

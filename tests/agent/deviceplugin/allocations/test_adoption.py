@@ -8,7 +8,7 @@ import pytest
 
 from builders.gpunodes import facts, sevenths
 from builders.signed import signed
-from harness.pluginnode import CDI, GPU, MEMORY, NEED, SLICE, WHOLE, Node, mig, share
+from harness.pluginnode import CDI, GPU, MEMORY, NEED, SLICE, SLICED, WHOLE, Node, mig, share
 from tessera.api.kubernetes.devicecheckpoint import DEVICE_CHECKPOINT
 from tessera.clients.kubelet import Container
 from tessera.core.gpu.deviceids import DeviceId
@@ -385,6 +385,32 @@ async def test_a_share_of_a_gpu_that_is_not_listed_closes_nothing_while_its_assi
     assert node.plugins.problems == ()
     (entry,) = node.plugins.gate.record.entries
     assert [(use.device, use.memory_mib) for use in entry.uses] == [(DeviceId(facts(1, "T4").uuid), 9 << 10)]
+
+
+async def test_a_share_of_two_gpus_is_known_when_both_are_listed(node: Node) -> None:
+    other = (facts(1, "T4"), MEMORY)
+    await node.offer(SHARED, other, how=CDI)
+    node.assign("p", 9, share(0, 9 << 10), share(1, 9 << 10))
+    (main,) = node.pods["default", "p"]["spec"]["containers"]
+    main["resources"]["limits"]["tessera.dev/gpu-count"] = "2"
+    node.pods["default", "p"] = node.watched["default", "p"] = signed(node.pods["default", "p"])
+    await running(node, "p", NEED, 200, 9)
+    await restarted_without_record(node, SHARED)
+    assert [each.uses for each in node.plugins.gate.record.entries] == [()]
+    await node.offer(SHARED, other, how=CDI)
+    (entry,) = node.plugins.gate.record.entries
+    assert [use.device.gpu for use in entry.uses] == [facts(0, "T4").uuid, facts(1, "T4").uuid]
+
+
+async def test_whether_a_replica_is_by_mps_is_recorded_when_its_gpu_is_listed_again(node: Node) -> None:
+    """Before anything else of the GPU is advertised."""
+    pair = (facts(0, "T4"), SLICED)
+    await node.offer(pair, how=CDI)
+    await running(node, "p", GPU, 200)
+    await restarted_without_record(node)
+    await node.offer(pair, how=CDI)
+    (entry,) = node.plugins.gate.record.entries
+    assert [(use.device.gpu, use.mps) for use in entry.uses] == [(facts(0, "T4").uuid, False)]
 
 
 async def test_the_assignment_of_a_later_pod_of_the_same_name_says_nothing_of_the_former(node: Node) -> None:

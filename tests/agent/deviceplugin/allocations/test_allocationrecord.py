@@ -249,8 +249,9 @@ async def test_a_replica_is_the_same_under_another_name(node: Node) -> None:
         await node.run("e", "nvidia.com/gpu.shared")
 
 
+@pytest.mark.parametrize("blind", [False, True])
 @pytest.mark.parametrize("ended", [False, True])
-async def test_an_init_container_runs_again_where_the_record_was_lost(node: Node, *, ended: bool) -> None:
+async def test_an_init_container_runs_again_where_the_record_was_lost(node: Node, *, ended: bool, blind: bool) -> None:
     """As after a reboot: the others of its pod are on record before it, and do not run beside it."""
     await node.offer((facts(0), MEMORY), how=CDI)
     node.assign("p", 25, share(0, 30720))
@@ -264,6 +265,8 @@ async def test_an_init_container_runs_again_where_the_record_was_lost(node: Node
     await node.kubelet.create("default", "p", "main")
     await node.kill()
     (node.root / "allocations.json").unlink()
+    if blind:
+        (node.proc / "self/ns/pid").unlink()
     if ended:
         status = {"containerStatuses": [{"name": "main", "containerID": "containerd://2"}]}
         node.pods["default", "p"] = node.watched["default", "p"] = {**node.pods["default", "p"], "status": status}
