@@ -132,6 +132,9 @@ def test_no_pod_starts_without_its_gpu_while_the_driver_lists_none(gpu_node: Gpu
     until("the agent serves", lambda: said in gpu_node.agent_log(), timeout_s=40, found=gpu_node.agent_log)
     cluster.apply(pods.busybox("late", limits={gpu: 1}, nodeName=gpu_node.node.name))
     assert settled(gpu_node, "late") == "Failed"
+    for _ in range(3):
+        gpu_node.node.restart_kubelet()
+        gpu_node.let_it_run(10)
     assert identities(gpu_node, "one") == before
     with Machine(gpu_node.node.gpu_state) as machine:
         machine.renew()

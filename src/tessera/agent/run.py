@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from functools import partial
 from typing import Any
 
+from tessera.agent.admittedcounts import AdmittedCounts
 from tessera.agent.advertiser import Advertiser, DevicePublisher
 from tessera.agent.agenttimes import AgentTimes
 from tessera.agent.declarations.configuration import ConfigurationFiles
@@ -121,6 +122,9 @@ class Agent:
         self._plugins = self._build_plugins()
         self._gate, self._shares = self._plugins.gate, self._plugins.shares
         self._pods = NodePods(self._view, self._gate.record, self._shares, self._watched, clock_s=times.clock_s)
+        self._admitted_counts = AdmittedCounts(
+            self._plugins, self._record, self._watched.node, partial(self._log_error, what="kubelet restarted")
+        )
         self._advertiser = self._build_advertiser()
         gpus = NodeGpus(driver=driver, users=self._pods, advertised=self._advertiser)
         evict = self._own_pods.evict
@@ -199,6 +203,7 @@ class Agent:
                 tasks.create_task(self._keys.store.run(self.measures))
                 # 2. Wait for the first state of each.
                 await self._watched.synced()
+                tasks.create_task(self._admitted_counts.run())
                 async with self._refused_until_started():
                     await self._gpunode.known()
                     self._declared = True

@@ -130,3 +130,20 @@ async def test_an_event_that_cannot_be_written_stops_nothing(kube: MemoryKube, r
 async def test_a_node_that_does_not_exist_is_named() -> None:
     with pytest.raises(Unavailable, match="node n2"):
         await NodeRecord(MemoryKube(), "n2", logger()).read()
+
+
+async def test_counts_are_lowered_and_raised_each_where_the_node_has_the_resource(
+    kube: MemoryKube, record: NodeRecord
+) -> None:
+    async def count(**amounts: str) -> Object:
+        await kube.patch(NODES, "n1", {"status": {"allocatable": amounts}}, subresource="status")
+        return await node_of(kube)
+
+    counts = {"a": 2, "b": 2, "c": 2, "memory": 2, "absent": 2}
+    node = await count(a="1", b="2", c="3", memory="1Gi")
+    assert await record.announce(node, counts)
+    assert (await node_of(kube))["status"]["allocatable"] == {"a": "1", "b": "2", "c": "2", "memory": "1Gi"}
+    assert not await record.announce(await node_of(kube), counts)
+    assert await record.count_admitted(node, counts)
+    assert (await node_of(kube))["status"]["allocatable"] == {"a": "2", "b": "2", "c": "2", "memory": "1Gi"}
+    assert not await record.count_admitted(await node_of(kube), counts)

@@ -1,11 +1,13 @@
 """Sockets that plugins are served at: a stale one is replaced, and where none can be the error says why."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from harness.plugins import ScriptedPlugin
 from tessera.clients.kubelet import serve
+from tessera.clients.kubelet.sockets import identity
 from tessera.errors import InvalidInput, Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -23,6 +25,16 @@ async def test_a_stale_socket_is_replaced(socket_folder: Path) -> None:
     third = await serve(ScriptedPlugin("a"), path)
     assert third.reachable
     await third.stop()
+
+
+def test_a_socket_made_anew_is_another_although_the_file_system_uses_its_inode_again(tmp_path: Path) -> None:
+    path = tmp_path / "kubelet.sock"
+    assert identity(path) is None
+    path.touch()
+    before = identity(path)
+    assert before == identity(path) is not None
+    os.utime(path, ns=(1, 1))
+    assert identity(path) != before
 
 
 # sentence: (path, error, what it says)

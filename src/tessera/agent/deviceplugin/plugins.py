@@ -18,7 +18,7 @@ from tessera.core.deviceplugin.allocations.agentallocations import AllocatedDevi
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.allocations.relocation import is_elsewhere
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
-from tessera.core.deviceplugin.offers.advertise import NodeOffer, Resource, without_free_devices
+from tessera.core.deviceplugin.offers.advertise import NodeOffer, Resource, healthy_counts, without_free_devices
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.liststrategies import DeviceInjection
@@ -32,7 +32,6 @@ from tessera.measures import Measures
 __all__ = ["Plugins"]
 
 _TEND_S = 0.2
-"""A restarted kubelet must have its plugins before it syncs its pods (docs/kubelet-races.md)."""
 _CLEAN_UP_S = 30.0
 _STRATEGIES: tuple[ListStrategy, ...] = ("envvar",)
 """Device list strategies where the node's configuration sets none."""
@@ -167,6 +166,16 @@ class Plugins:
         recorded = (view.find(each) for each in {*uids, *(each.uid for each in self.gate.record.entries)})
         return admitted_amounts(view.pods(), {uid_of(pod) for pod in recorded if pod is not None})
 
+    async def until_registered(self) -> None:
+        """Return after a registration since the last call."""
+        await self._servers.registered.wait()
+        self._servers.registered.clear()
+
+    def counts_of_admitted(self) -> Mapping[str, int]:
+        """Return how many devices of each advertised resource admitted pods need, of those that are healthy."""
+        admitted, healthy = self.admitted(), healthy_counts(self._servers.resources)
+        return {name: min(count, admitted.get(name, 0)) for name, count in healthy.items()}
+
     async def register_refused(self, resources: Iterable[Resource]) -> None:
         """Register resources of which no call is answered until `offer` is called."""
         await self._servers.offer(resources, policy="distributed")
@@ -174,7 +183,7 @@ class Plugins:
     async def keep_registered(self) -> None:
         """Register again when the kubelet restarts, before `run`; until canceled."""
         while True:
-            await asyncio.sleep(_TEND_S)
+            await self._servers.until_restarted(_TEND_S)
             await one_turn(self._servers.tend, self._complain)
 
     async def run(self, measures: Measures) -> None:
@@ -184,7 +193,7 @@ class Plugins:
         measures.started("plugins")
         try:
             while True:
-                await asyncio.sleep(_TEND_S)
+                await self._servers.until_restarted(_TEND_S)
                 await one_turn(self._servers.tend, self._complain, partial(measures.turned, "plugins"))
                 if loop.time() - tidied_s >= _CLEAN_UP_S:
                     tidied_s = loop.time()

@@ -92,15 +92,27 @@ class NodeRecord:
             counts: how many devices of a resource there will be.
 
         """
-        present = (node.get("status") or {}).get("allocatable") or {}
-        amounts = {
-            name: str(count)
-            for name, count in counts.items()
-            if str(present.get(name, "")).isdecimal() and int(present[name]) > count
-        }
-        if amounts:
+        present = _allocatable(node)
+        return await self._count({name: count for name, count in counts.items() if present.get(name, count) > count})
+
+    async def count_admitted(self, node: Object, counts: Mapping[str, int]) -> bool:
+        """Show a restarted kubelet at least so many devices; return whether anything was written.
+
+        It overwrites this, too. Nothing of these counts is free, so no pod is bound for them.
+
+        Args:
+            node: the last observed Node object.
+            counts: how many devices of a resource the kubelet's pods need that run.
+
+        """
+        present = _allocatable(node)
+        return await self._count({name: count for name, count in counts.items() if present.get(name, count) < count})
+
+    async def _count(self, counts: Mapping[str, int]) -> bool:
+        if counts:
+            amounts = {name: str(count) for name, count in counts.items()}
             await self._kube.patch(NODES, self._node, {"status": {"allocatable": amounts}}, subresource="status")
-        return bool(amounts)
+        return bool(counts)
 
     async def count_gpus(self, node: Object, gpus: int) -> bool:
         """Report how many GPUs the node's gpushare memory is of, 0 for none; return whether that changed.
@@ -214,3 +226,9 @@ class NodeRecord:
         """Record the events noted since the last call."""
         while self._unreported:
             await self.report(self._unreported.pop(0))
+
+
+def _allocatable(node: Object) -> dict[str, int]:
+    """Return how many devices a Node object counts of each resource."""
+    found = (node.get("status") or {}).get("allocatable") or {}
+    return {name: int(count) for name, count in found.items() if str(count).isdecimal()}

@@ -5,14 +5,16 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Never
+from typing import Any, Never, TypeAlias
 
 import grpc
 
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
 
-__all__ = ["abort", "bind", "channel", "identity", "in_our_terms", "preserved", "socket_path"]
+__all__ = ["SocketIdentity", "abort", "bind", "channel", "identity", "in_our_terms", "preserved", "socket_path"]
 
+SocketIdentity: TypeAlias = tuple[int, int, int]
+"""Device and inode, which a file system may use again, and the time at which the socket was made, in ns."""
 LONGEST_PATH = 107
 """Bytes of a unix socket's path, without the zero at its end. Source: Linux unix(7), `sun_path`."""
 _MESSAGE_BYTES = 16 << 20
@@ -42,13 +44,13 @@ def socket_path(path: Path) -> Path:
     return path
 
 
-def identity(path: Path) -> tuple[int, int] | None:
-    """Return the identity of a socket at a path: device and inode; None if there is none."""
+def identity(path: Path) -> SocketIdentity | None:
+    """Return the identity of a socket at a path; None if there is none."""
     try:
         found = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 @contextlib.contextmanager

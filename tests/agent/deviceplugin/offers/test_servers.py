@@ -101,6 +101,21 @@ async def test_who_offers_while_the_servers_end_or_after_takes_no_resource_from_
         assert [each.name for each in kubelet.plugins.iterdir() if each.is_socket()] == [kubelet.socket.name]
 
 
+async def test_a_restart_of_the_kubelet_ends_the_wait_for_it(socket_folder: Path) -> None:
+    async with MemoryKubelet(socket_folder) as kubelet:
+        servers = PluginServers[Resource](
+            kubelet.plugins, lambda _: pytest.fail("nothing is offered"), allocatable, logger()
+        )
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+            waiting = group.create_task(servers.until_restarted(600))
+            await servers.until_restarted(0.1)
+            await kubelet.stop()
+            await servers.until_restarted(0.1)
+            assert not waiting.done()
+            await kubelet.start()
+        await servers.close()
+
+
 async def test_the_end_does_not_wait_for_what_is_still_to_be_registered(socket_folder: Path) -> None:
     own = gate(RecordedPods())
     ending: list[asyncio.Task[None]] = []

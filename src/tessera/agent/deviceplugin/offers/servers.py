@@ -11,7 +11,7 @@ import msgspec
 
 from tessera.agent.deviceplugin.offers.listed import ListedResource, Offered
 from tessera.clients.kubelet import PluginServer, register, serve
-from tessera.clients.kubelet.sockets import identity
+from tessera.clients.kubelet.sockets import SocketIdentity, identity
 from tessera.core.deviceplugin.offers.prefer import AllocationPolicy
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import TesseraError
@@ -26,6 +26,8 @@ _STREAM_S = 3.0
 """A registered plugin without a kubelet stream for this long registers again: the kubelet forgets a plugin that
 registers while it notices that an earlier stream ended (kubernetes v1.36 `plugin/v1beta1/handler.go`)."""
 
+_LOOK_S = 0.02
+"""How often `until_restarted` looks: about 0.1 s after its socket a kubelet reports what has not registered as 0."""
 _LONGEST_NAME = 64
 """Characters of a resource in the name of its socket, whose path has at most 107."""
 
@@ -40,7 +42,7 @@ class _Server(Generic[OfferT]):
         self.desired = True
         """Whether the resource is advertised; if not, it ends as soon as the kubelet cannot have chosen any of it."""
         self.server: PluginServer | None = None
-        self.registered: tuple[int, int] | None = None
+        self.registered: SocketIdentity | None = None
         """The kubelet it registered with, by its socket."""
         self.checked_s = 0.0
         """When it registered, or last had a stream of the kubelet, on the loop's clock."""
@@ -71,6 +73,8 @@ class PluginServers(Generic[OfferT]):
         self._allocatable = allocatable
         self._log = log
         self._servers: dict[str, _Server[OfferT]] = {}
+        self.registered = asyncio.Event()
+        """Set after each registration."""
         self._turn = asyncio.Lock()
         self._ending = False
         """Whether nothing may be registered any more: the resources belong to the next agent."""
@@ -85,6 +89,11 @@ class PluginServers(Generic[OfferT]):
     def listed(self) -> dict[str, frozenset[str]]:
         """The devices that the kubelet may choose, or may have chosen before it got the current list, by resource."""
         return {name: frozenset(one.id for one in each.plugin.listed) for name, each in self._servers.items()}
+
+    @property
+    def resources(self) -> tuple[OfferT, ...]:
+        """What is advertised."""
+        return tuple(each.plugin.resource for each in self._servers.values())
 
     @property
     def unsettled(self) -> frozenset[str]:
@@ -143,6 +152,14 @@ class PluginServers(Generic[OfferT]):
                 each.plugin.drop_unchosen(known.get(name), asked_s)
             await self._tend()
 
+    async def until_restarted(self, longest_s: float) -> None:
+        """Return when the kubelet has a new socket, or after the timeout."""
+        before = identity(self._kubelet)
+        for _ in range(round(longest_s / _LOOK_S)):
+            if identity(self._kubelet) not in (before, None):
+                return
+            await asyncio.sleep(_LOOK_S)
+
     async def _known(self) -> Mapping[str, frozenset[str]]:
         """Return the kubelet's healthy devices of resources that need to know; nothing where it does not answer."""
         awaited = [name for name, each in self._servers.items() if each.plugin.awaits_kubelet]
@@ -199,6 +216,7 @@ class PluginServers(Generic[OfferT]):
         await register(self._kubelet, _endpoint(name), name, entry.plugin.options)
         entry.registered, entry.checked_s = kubelet, now_s
         entry.complain.clear()
+        self.registered.set()
         self._log.info("resource_advertised", resource=name, devices=len(entry.plugin.resource.devices))
 
     async def _withdraw(self, entry: _Server[OfferT]) -> None:
