@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from harness.plugins import RESOURCE, ScriptedPlugin
-from tessera.clients.kubelet import MemoryKubelet, OptionalCalls, register, serve
+from tessera.clients.kubelet import MemoryKubelet, OptionalCalls, PluginServer, register, serve, sockets
 from tessera.errors import Conflict, Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -42,3 +42,14 @@ async def test_the_code_tells_what_kind_of_error_it_was(socket_folder: Path) -> 
             await call(b"", timeout=5)
     assert error.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     await server.stop()
+
+
+async def test_a_socket_that_a_starting_kubelet_removes_at_once_is_not_reachable(socket_folder: Path) -> None:
+    """Else the plugin would never listen again, and the kubelet could not dial it."""
+    server, path = grpc.aio.server(), socket_folder / "p.sock"
+    sockets.bind(server, path)
+    await server.start()
+    path.unlink()
+    plugin = PluginServer(server, path)
+    assert not plugin.reachable
+    await plugin.stop()

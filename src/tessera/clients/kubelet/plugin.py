@@ -66,7 +66,8 @@ class PluginServer:
     @property
     def reachable(self) -> bool:
         """Whether the socket is still the created one; a kubelet removes it when it starts."""
-        return sockets.identity(self.socket) == self._identity
+        found = sockets.identity(self.socket)
+        return found is not None and found == self._identity
 
     async def stop(self, grace_s: float = 0.0) -> None:
         """Stop listening and remove the socket; running calls may take this long.
