@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import pynvml
 import pytest
 
 from kube import pods
 from kube.gpunode import GpuNode
-from tessera.sim.nvmlsim import Machine
+from tessera.sim.nvmlsim import FOREVER, Machine
 from testbed.processes import until
 
 pytestmark = pytest.mark.long
@@ -139,5 +140,34 @@ def test_no_pod_starts_without_its_gpu_while_the_driver_lists_none(gpu_node: Gpu
     with Machine(gpu_node.node.gpu_state) as machine:
         machine.renew()
     pods.remove(cluster, "one", "early", "late")
+    gpu_node.until_offered((gpu, 1))
+    pods.run(cluster, pods.busybox("after", limits={gpu: 1}))
+
+
+def test_no_pod_starts_without_its_gpu_while_the_driver_is_not_loaded(gpu_node: GpuNode) -> None:
+    """As after a reboot, where the agent's process starts first and the kubelet has lost its checkpoint."""
+    cluster, gpu = gpu_node.cluster, "nvidia.com/gpu"
+    gpu_node.start_agent()
+    gpu_node.until_offered((gpu, 1))
+    pods.run(cluster, pods.busybox("one", limits={gpu: 1}))
+    before = identities(gpu_node, "one")
+    gpu_node.node.stop_kubelet()
+    gpu_node.kill_agent()
+    (gpu_node.node.device_plugins / "kubelet_internal_checkpoint").unlink()
+    with Machine(gpu_node.node.gpu_state) as machine:
+        machine.fault("nvmlInit*", code=pynvml.NVML_ERROR_DRIVER_NOT_LOADED, times=FOREVER)
+        gpu_node.node.start_kubelet()
+        until("kubelet", gpu_node.node.kubelet_healthy, timeout_s=60)
+        gpu_node.start_again()
+        gpu_node.until_registered(gpu)
+        cluster.apply(pods.busybox("early", limits={gpu: 1}, nodeName=gpu_node.node.name))
+        assert settled(gpu_node, "early") == "Failed"
+        assert "load the kernel module: modprobe nvidia" in gpu_node.agent_log()
+        machine.clear_faults()
+    pods.remove(cluster, "early")
+    begun = "gpunode_reported"
+    until("the agent serves", lambda: begun in str(gpu_node.log_lines()), timeout_s=40, found=gpu_node.agent_log)
+    assert identities(gpu_node, "one") == before
+    pods.remove(cluster, "one")
     gpu_node.until_offered((gpu, 1))
     pods.run(cluster, pods.busybox("after", limits={gpu: 1}))

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import shlex
 import shutil
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,11 @@ from tessera.clients.runtime import CONTAINERD, CriRuntime, Runtime
 from tessera.core.node.health import HealthPolicy, Xids
 from tessera.core.node.layouts import LayoutLimits
 from tessera.core.storage.disks.plan import DiskSpec
-from tessera.errors import InvalidInput, shown
+from tessera.errors import InvalidInput, Unavailable, shown
 from tessera.log import configure
 from tessera.processports import MetricsPort, serving_metrics, serving_probes
 
-__all__ = ["agent", "storage_loops"]
+__all__ = ["agent", "opening_in_time", "storage_loops"]
 
 _EPILOG = """
 \b
@@ -46,6 +47,8 @@ Examples:
 RBAC: the service account tessera-agent of the chart; docs/security.md lists it.
 """
 
+_OPEN_S = 300.0
+"""How long the agent tries to open the driver; it has registered its resources by then."""
 _PATHS, _LIMITS = Paths(), LayoutLimits()
 _MODELS = Path(DiskSpec().mount) / "models"
 _FILE = click.Path(path_type=Path)
@@ -235,18 +238,48 @@ async def _run(
     cancel_on_signal()
     with ending_in_time():
         async with HttpKube.connect(kubeconfig) as kube:
-            driver = await NvmlDriver.open()
-            one = Agent(settings, driver, kube, storage_loops(settings.node, kube, *storage))
-            try:
+            with contextlib.suppress(asyncio.CancelledError):
+                async with opening_in_time() as opened:
+                    driver = NvmlDriver.lazy(on_open=opened)
+                    one = Agent(settings, driver, kube, storage_loops(settings.node, kube, *storage))
+                    try:
 
-                def metrics() -> bytes:
-                    return one.measures.render() + one.exporter.render()
+                        def metrics() -> bytes:
+                            return one.measures.render() + one.exporter.render()
 
-                with contextlib.suppress(asyncio.CancelledError):
-                    async with (
-                        serving_probes(ports[0], one.waiting_for),
-                        serving_metrics(ports[1], metrics, one.exporter.report),
-                    ):
-                        await one.run()
-            finally:
-                await driver.close()
+                        async with (
+                            serving_probes(ports[0], one.waiting_for),
+                            serving_metrics(ports[1], metrics, one.exporter.report),
+                        ):
+                            await one.run()
+                    finally:
+                        await driver.close()
+
+
+@contextlib.asynccontextmanager
+async def opening_in_time(deadline_s: float = _OPEN_S) -> AsyncIterator[Callable[[], None]]:
+    """Yield what to call when the driver is open; cancel the body if that is not called in time.
+
+    A new process loads the library of the present driver, and a new container has folders that were mounted later.
+
+    Raises:
+        Unavailable: the driver was not opened.
+
+    """
+    limit = asyncio.timeout(deadline_s)
+
+    def opened() -> None:
+        if not limit.expired():
+            limit.reschedule(None)
+
+    try:
+        async with limit:
+            yield opened
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise Unavailable(
+            "GPU driver",
+            found=f"it could not be opened within {deadline_s:g} s",
+            hint="see the log for the cause; start the agent again, which Kubernetes does by itself",
+        ) from error

@@ -30,7 +30,7 @@ from tessera.clients.gpu.thread import DriverThread
 from tessera.core.gpu.inventory import ComputeMode, GpuEvent, GpuFacts, GpuProcess, Instance, Inventory, MigMode
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.readings import GpuReading
-from tessera.errors import TesseraError
+from tessera.errors import TesseraError, Unavailable, Unsupported
 from tessera.log import RepeatedError, logger
 from tessera.loops import one_turn
 
@@ -58,19 +58,24 @@ _DEADLINES = Deadlines()
 
 
 class NvmlDriver:
-    """A `GpuDriver` by NVML, with one thread for all calls. Create it by `open`; close it, or use it as a context.
+    """A `GpuDriver` by NVML, with one thread for all calls. Create it by `open` or `lazy`, and close it.
 
     GPUs keep the index they had when it was opened. After a timeout it recovers by itself as soon as NVML's call
     returns; until then every call raises `Unavailable` at once. The next inventory shows the result of the late call.
     """
 
-    def __init__(self, thread: DriverThread, node: NvmlNode, feed: EventFeed, deadlines: Deadlines) -> None:
-        self._thread = thread
-        self._node = node
-        self._feed = feed
+    def __init__(self, sysfs: Path, deadlines: Deadlines, on_open: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._thread = DriverThread("nvml")
+        self._sysfs = sysfs
+        self._feed = EventFeed()
         self._deadlines = deadlines
+        self._on_open = on_open
         self._measuring = Measuring()
-        self._following = asyncio.create_task(self._follow())
+        self._node: NvmlNode | None = None
+        """None until it is open; set in the thread."""
+        self._following = loop.create_task(self._follow())
+        self._publish = partial(_publish, loop, self._feed)
 
     @classmethod
     async def open(cls, *, sysfs: Path = _SYSFS, deadlines: Deadlines = _DEADLINES) -> Self:
@@ -81,28 +86,52 @@ class NvmlDriver:
             Unsupported: there is no driver.
 
         """
-        thread, feed, loop = DriverThread("nvml"), EventFeed(), asyncio.get_running_loop()
-
-        def publish(event: GpuEvent) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: there is no reader
-                loop.call_soon_threadsafe(feed.publish, event)
-
-        created: list[NvmlNode] = []
-
-        def make() -> NvmlNode:
-            created.append(NvmlNode(sysfs, publish))
-            return created[0]
-
-        def unmake() -> None:
-            for each in created:
-                each.close()
-
+        driver = cls(sysfs, deadlines, lambda: None)
         try:
-            node = await thread.call("opening it", make, deadlines.act_s)
+            await driver._thread.call("opening it", driver._opened, deadlines.act_s)
         except BaseException:
-            await thread.close(unmake, 0.0)  # if it opens late
+            await driver.close()
             raise
-        return cls(thread, node, feed, deadlines)
+        return driver
+
+    @classmethod
+    def lazy(
+        cls,
+        *,
+        sysfs: Path = _SYSFS,
+        deadlines: Deadlines = _DEADLINES,
+        on_open: Callable[[], None] = lambda: None,
+    ) -> Self:
+        """Return a driver that each call opens until that has succeeded; calls raise `Unavailable` until then.
+
+        Args:
+            sysfs: where the operating system shows its devices.
+            deadlines: of calls; that of a read holds for opening, which may succeed later.
+            on_open: called before the answer of the first call that succeeds.
+
+        """
+        return cls(sysfs, deadlines, on_open)
+
+    def _opened(self) -> NvmlNode:
+        """Return the GPUs, opened if they are not yet; in the thread.
+
+        Raises:
+            Unavailable, Unsupported: there is no driver, or it does not answer.
+
+        """
+        if self._node is None:
+            self._node = NvmlNode(self._sysfs, self._publish)
+        return self._node
+
+    async def _call(self, what: str, act: Callable[[NvmlNode], Answer], deadline_s: float) -> Answer:
+        node = self._node
+        if node is None:
+            try:
+                node = await self._thread.call("opening it", self._opened, self._deadlines.read_s)
+            except Unsupported as error:  # the library may be there later
+                raise Unavailable(error.subject, found=error.found, hint=error.hint) from error
+            self._on_open()
+        return await self._thread.call(what, partial(act, node), deadline_s)
 
     async def __aenter__(self) -> Self:
         """Return itself."""
@@ -118,7 +147,7 @@ class NvmlDriver:
 
     async def inventory(self) -> Inventory:
         """Return all GPUs as they are now."""
-        return await self._thread.call("reading the inventory", self._node.inventory, self._deadlines.read_s)
+        return await self._call("reading the inventory", NvmlNode.inventory, self._deadlines.read_s)
 
     async def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
         """Return the processes on a GPU and on its instances, sorted; those that NVML lists."""
@@ -144,8 +173,9 @@ class NvmlDriver:
 
     async def measure(self, gpu: str) -> GpuReading:
         """Return NVML's measurements of a GPU, of its MIG instances and of its processes."""
-        act = partial(self._node.of_last, gpu, self._measuring.measure)
-        return await self._thread.call("measuring", act, self._deadlines.read_s)
+        return await self._call(
+            "measuring", lambda node: node.of_last(gpu, self._measuring.measure), self._deadlines.read_s
+        )
 
     async def memory_limit(self, gpu: str, cgroup: str) -> MemoryLimit:
         """Return the limit of a cgroup on a GPU, and its usage."""
@@ -161,12 +191,13 @@ class NvmlDriver:
         """Poll events; a driver that does not answer has none, and a defect ends no polling."""
         complain = RepeatedError(logger(), "gpu_events_not_read")
 
-        async def poll() -> None:
+        async def poll(node: NvmlNode) -> None:
             with contextlib.suppress(TesseraError):
-                await self._thread.call("reading events", self._node.report, self._deadlines.read_s)
+                await self._thread.call("reading events", node.report, self._deadlines.read_s)
 
         while True:
-            await one_turn(poll, complain, complain.clear)
+            if self._node is not None:
+                await one_turn(partial(poll, self._node), complain, complain.clear)
             await asyncio.sleep(self._deadlines.events_s)
 
     # Changing
@@ -182,11 +213,14 @@ class NvmlDriver:
     async def create_instance(self, gpu: str, placement: Placement) -> Instance:
         """Create a GPU instance at a placement, and the compute instance that fills it."""
 
-        def act(facts: GpuFacts, device: Any) -> Instance:
+        def act(facts: GpuFacts, device: Any) -> None:
             changing.create(facts, device, placement)
-            return instance_at(self._node.renewed(gpu), placement)
 
-        return await self._on("creating an instance", gpu, act, self._deadlines.act_s)
+        def create(node: NvmlNode) -> Instance:
+            node.on(gpu, act)
+            return instance_at(node.renewed(gpu), placement)
+
+        return await self._call("creating an instance", create, self._deadlines.act_s)
 
     async def destroy_instance(self, gpu: str, placement: Placement) -> None:
         """Destroy the instance at a placement, its compute instances first."""
@@ -236,16 +270,24 @@ class NvmlDriver:
         with contextlib.suppress(asyncio.CancelledError):
             await self._following
         self._feed.close()
-        await self._thread.close(self._let_go, self._deadlines.read_s)
+        # One that opens late is closed then.
+        await self._thread.close(self._let_go, 0.0 if self._node is None else self._deadlines.read_s)
 
     def _let_go(self) -> None:
-        self._measuring.close()
-        self._node.close()
+        if self._node is not None:
+            self._measuring.close()
+            self._node.close()
 
     async def _on(
         self, what: str, gpu: str, act: Callable[[GpuFacts, Any], Answer], deadline_s: float | None = None
     ) -> Answer:
-        return await self._thread.call(what, partial(self._node.on, gpu, act), deadline_s or self._deadlines.read_s)
+        return await self._call(what, lambda node: node.on(gpu, act), deadline_s or self._deadlines.read_s)
+
+
+def _publish(loop: asyncio.AbstractEventLoop, feed: EventFeed, event: GpuEvent) -> None:
+    """Publish an event from another thread; once the loop is closed nobody reads it."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(feed.publish, event)
 
 
 def _mig_device(facts: GpuFacts, device: Any, placement: Placement) -> Any:
