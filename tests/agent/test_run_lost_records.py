@@ -101,13 +101,88 @@ async def test_a_configuration_that_was_never_valid_lets_no_pod_start_without_it
     policy.write_text("modes: [nonsense]\n")
     await counted(machine)
     await running(machine, "old")
+    with capture_logs() as logs:
+        async with machine.agent():
+            await until_logged(logs, "impaired", what="configuration")
+            assert machine.kubelet.allocatable(GPU) == 1
+            await refused(machine, "no configuration was ever valid: node policy, document 1")
+            (node,) = (await machine.kube.list(NODES)).objects
+            assert node["status"]["allocatable"] == {GPU: "1"}
+            policy.unlink()
+            await machine.kubelet.until_allocatable(GPU, 2)
+
+
+async def test_a_configuration_that_was_never_valid_ends_no_pod_on_record_and_lets_it_start_again(
+    machine: Machine,
+) -> None:
+    """As where the folder with what was in force is lost, and later the kubelet's record."""
+    await counted(machine)
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(GPU, 2)
+        await machine.pod("old", {GPU: 1})
+        used = (await machine.start("old", GPU))["NVIDIA_VISIBLE_DEVICES"]
+    status = {"phase": "Running", "containerStatuses": [{"name": "c", "containerID": "containerd://old"}]}
+    await machine.kube.patch(PODS, "old", {"status": status}, namespace="default", subresource="status")
+    policy = machine.folder / "policy.yaml"
+    policy.write_text("modes: [nonsense]\n")
+    await counted(machine)
     async with machine.agent():
         await machine.kubelet.until_allocatable(GPU, 1)
-        await refused(machine)
-        (node,) = (await machine.kube.list(NODES)).objects
-        assert node["status"]["allocatable"] == {GPU: "1"}
+        await machine.until(lambda node: node["status"]["allocatable"] == {GPU: "1"})
+        assert dict((await machine.kubelet.create("default", "old", "c")).env)["NVIDIA_VISIBLE_DEVICES"] == used
+        await machine.kubelet.restart(without_record=True)
+        await machine.kubelet.until_allocatable(GPU, 1)
+        await refused(machine, "no configuration was ever valid: node policy, document 1")
         policy.unlink()
         await machine.kubelet.until_allocatable(GPU, 2)
+
+
+async def test_what_a_gpunode_adds_is_registered_while_it_cannot_be_read(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node's files alone declare other resources than its policy."""
+    await counted(machine, NEED, 80)
+    await running(machine, "old", NEED)
+    deny(machine, monkeypatch, GPU_NODES)
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(NEED, 1)
+
+
+@pytest.mark.parametrize("gpus", ["listed", "lost"])
+async def test_a_record_that_cannot_be_read_lets_no_pod_start_until_it_can_and_is_kept(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, gpus: str
+) -> None:
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(GPU, 2)
+        await machine.pod("old", {GPU: 1})
+        used = (await machine.start("old", GPU))["NVIDIA_VISIBLE_DEVICES"]
+    status = {"phase": "Running", "containerStatuses": [{"name": "c", "containerID": "containerd://old"}]}
+    await machine.kube.patch(PODS, "old", {"status": status}, namespace="default", subresource="status")
+    await counted(machine)
+    await machine.kubelet.restart(without_record=True)
+    own = await machine.kube.get(PODS, "old", namespace="default") or {}
+    process = machine.folder / "proc/200"
+    process.mkdir(parents=True)
+    (process / "cgroup").write_text(f"0::/kubepods/besteffort/pod{own['metadata']['uid']}/old\n")
+    record = machine.folder / "state/allocations.json"
+    content = record.read_bytes()
+    record.unlink()
+    record.mkdir()
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        if gpus == "lost":
+            lose_gpus(machine, patch)
+        async with machine.agent() as agent:
+            await machine.kubelet.until_allocatable(GPU, 1)
+            why = f"record of allocations {record}: Is a directory: give a --state-dir that the agent may read"
+            await until_logged(logs, "turn_failed", what="start", reason=f"{why}; no device is offered before")
+            assert why in agent.waiting_for()
+            await refused(machine)
+            record.rmdir()
+            record.write_bytes(content)
+            patch.undo()
+            await machine.kubelet.until_allocatable(GPU, 2)
+            assert not agent.waiting_for()
+            assert (await machine.start("new", GPU))["NVIDIA_VISIBLE_DEVICES"] != used
 
 
 def deny(machine: Machine, patch: pytest.MonkeyPatch, kind: Kind) -> None:
@@ -138,23 +213,29 @@ async def test_an_agent_that_may_not_read_what_it_needs_lets_no_pod_start_withou
             await machine.kubelet.until_allocatable(GPU, 2)
 
 
+@pytest.mark.parametrize("how", ["fails", "hangs"])
 async def test_a_driver_that_does_not_answer_lets_no_pod_start_without_its_gpu(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """It is not loaded yet after a reboot."""
+    """It is not loaded yet after a reboot, or hangs."""
 
     async def silent() -> Inventory:
-        raise Unavailable("driver", found="no answer")
+        if how == "hangs":
+            await asyncio.Event().wait()
+        raise Unavailable("GPU driver", found="NVML: Driver Not Loaded (9)", hint="load the kernel module")
 
     await counted(machine)
     await running(machine, "old")
     with monkeypatch.context() as patch:
         patch.setattr(machine.driver, "inventory", silent)
-        async with machine.agent():
+        async with machine.agent() as agent:
             await machine.kubelet.until_allocatable(GPU, 1)
             await refused(machine)
-            patch.undo()
-            await machine.kubelet.until_allocatable(GPU, 2)
+            if how == "fails":
+                assert agent.waiting_for().endswith("GPU driver: NVML: Driver Not Loaded (9): load the kernel module")
+                patch.undo()
+                await machine.kubelet.until_allocatable(GPU, 2)
+                assert not agent.waiting_for()
 
 
 def lose_gpus(machine: Machine, patch: pytest.MonkeyPatch) -> None:
@@ -223,6 +304,21 @@ async def test_a_node_whose_gpus_are_lost_refuses_a_pod_although_the_record_has_
         machine.kubelet.record("default", "old", Container(name="c", limits=((GPU, 1),)), (gone,), uid=uid)
         with pytest.raises(Conflict, match="is not on this node any more"):
             await machine.kubelet.create("default", "old", "c")
+
+
+async def test_a_kubelet_that_loses_its_record_after_the_gpus_are_lost_has_the_plugin_by_then(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knows the resource, from the last agent, while the next one starts."""
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(GPU, 2)
+    await counted(machine)
+    lose_gpus(machine, monkeypatch)
+    machine.kubelet.registrations.clear()
+    with capture_logs() as logs:
+        async with machine.agent():
+            await until_logged(logs, "gpunode_reported")
+            assert machine.kubelet.registrations == [GPU]
 
 
 async def test_a_node_that_never_had_gpus_is_left_alone(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -457,7 +553,8 @@ async def test_the_memory_of_a_share_whose_assignment_and_record_are_lost_is_not
         kept.write_bytes(content[:40])
     async with machine.agent() as agent:
         await machine.kubelet.until_allocatable(NEED, 30)
-        assert "pod default/p: it requests devices and runs" in agent.waiting_for()
+        text = "pod default/p: it requests units of GPU memory and runs, and the assignment that says of which GPU was"
+        assert text in agent.waiting_for()
         await machine.pod("q", {NEED: 20}, memory_share(20))
         with pytest.raises(Conflict, match="0 available devices"):
             await machine.start("q", NEED, 20)

@@ -107,19 +107,24 @@ class DevicePublisher:
         """Return whether the kubelet may still allocate something of a GPU: it has not dropped all of it."""
         return self._device_offers.promised(gpu)
 
-    async def withdraw(self, inventory: Inventory) -> bool:
-        """Withdraw all devices, and refuse pods that request them; running containers keep their device list strategy.
+    async def withdraw(self, inventory: Inventory, why: str) -> bool:
+        """Withdraw all devices, and refuse pods that request them; containers that are on record start again.
+
+        Running containers keep their device list strategy.
+
+        Args:
+            inventory: the driver's.
+            why: the cause, for refusals.
 
         Raises:
             TesseraError: kubelet or API server do not answer; call again.
 
         """
         node = self._watched.node()
-        await self._find_refused((), every=True)
-        # Containers that are on record start again.
-        refused = tuple(each for each in self._refused if each.name not in self._plugins.gate.record.resources)
-        done = await self._plugins.offer(NodeOffer(resources=refused), inventory, self._strategies.choose(_USUAL, node))
-        await self._record.announce(node, healthy_counts(refused))
+        await self._find_refused((), every=True, lost=why)
+        options = self._strategies.choose(_USUAL, node)
+        done = await self._plugins.offer(NodeOffer(resources=self._refused), inventory, options)
+        await self._record.announce(node, healthy_counts(self._refused))
         return done
 
     async def register_refused(self, resources: Iterable[Resource], *, every: bool, lost: str) -> None:
@@ -272,11 +277,11 @@ class Advertiser:
         await self._adopt(declared)
         self._begun = True
 
-    async def register_refused(self, *, declared: bool) -> None:
+    async def register_refused(self, *, gpunode_known: bool) -> None:
         """Let no pod start without what it requests before `begin`.
 
         Args:
-            declared: whether the GPUNode was read.
+            gpunode_known: whether the GPUNode was read.
 
         Raises:
             TesseraError: kubelet or API server do not answer; call again.
@@ -288,9 +293,9 @@ class Advertiser:
                 found = await self._declarations.observe()
             if found.node_sharing is not None:
                 options = OfferOptions(unit_mib=found.node_sharing.unit_mib)
-                resources, known = offer(found.gpus, found.inventory, options).resources, declared
+                resources, known = offer(found.gpus, found.inventory, options).resources, gpunode_known
             if not found.inventory.gpus:
-                known, lost = False, _NO_GPU
+                known, lost = False, _NO_GPU if self._gate.record.is_read else ""
         await self._publisher.register_refused(resources, every=not known, lost=lost)
 
     def waiting_for(self) -> str:
@@ -343,7 +348,8 @@ class Advertiser:
         self.enforced = None if node_sharing is None else Enforced(declared, node_sharing, declared.gpus)
         if node_sharing is None:
             self.impaired = declared.impaired
-            return await self._publisher.withdraw(inventory)
+            why = "; ".join(each.message for each in declared.impaired)
+            return await self._publisher.withdraw(inventory, f"no configuration was ever valid: {why}")
         # 2. Enforce: MPS daemons, memory limits; what cannot be enforced is not advertised.
         await self._adopt(declared)
         gpus = await self._enforcer.apply(

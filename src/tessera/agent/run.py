@@ -100,7 +100,9 @@ class Agent:
         self._kube = kube
         self._log = logger(node=settings.node)
         self._layout_wakeup, self._offer_wakeup, self._record_wakeup = WakeUp(), WakeUp(), WakeUp()
-        self._register_wakeup, self._declared = WakeUp(), False
+        self._register_wakeup, self._gpunode_known = WakeUp(), False
+        self._not_started = ""
+        """Why the last try to start failed."""
         self.measures = Measures()
         self._watched = WatchedNode(kube, settings.node, wake=self._wake_loops, on_error=self._log_error)
         self._record = NodeRecord(kube, settings.node, self._log)
@@ -184,7 +186,7 @@ class Agent:
 
     def waiting_for(self) -> str:
         """Return why devices are not advertised as declared; empty where they are."""
-        return self._advertiser.waiting_for()
+        return ": ".join(filter(None, (self._advertiser.waiting_for(), self._not_started)))
 
     async def run(self) -> None:
         """Run until canceled; while another agent runs on this node, wait for its end."""
@@ -206,13 +208,14 @@ class Agent:
                 tasks.create_task(self._admitted_counts.run())
                 async with self._refused_until_started():
                     await self._gpunode.known()
-                    self._declared = True
+                    self._gpunode_known = True
                     await self._keys.synced()
                     # 3. Start what needs the pods alone.
                     for each in self._extra_loops:
                         tasks.create_task(each(self._view, self.measures))
                     # 4. Get a signing key, and restore the layouts of before a reboot.
                     await until_done(self._begin, self._on_failed_start, self._settings.interval_s)
+                self._not_started = ""
                 self.measures.stopped("start")
                 # 5. Serve the kubelet's calls and the GPU changes that they need; measure.
                 tasks.create_task(self._changes.serve(self._change))
@@ -263,23 +266,26 @@ class Agent:
     async def _register_refused(self) -> None:
         while True:
             await self._register_wakeup.wait(self._settings.interval_s)
-            register = partial(self._advertiser.register_refused, declared=self._declared)
+            register = partial(self._advertiser.register_refused, gpunode_known=self._gpunode_known)
             await one_turn(register, partial(self._log_error, what="register"))
 
     def _on_failed_start(self, error: BaseException) -> None:
+        self._not_started = str(error) or type(error).__name__
         self._log_error(error, what="start")
         self._register_wakeup.set()
 
     async def _begin(self) -> None:
-        """Get a signing key, restore the layouts of before a reboot, and record what containers have."""
-        # 1. Get a signing key, and publish it.
+        """Read the record, get a signing key, restore the layouts of before a reboot, record what containers have."""
+        # 1. Read what former agents allocated; nothing is changed before.
+        self._gate.record.read()
+        # 2. Get a signing key, and publish it.
         self._keys.open(self._gpunode.assignment_keys or ())
         if self._gpunode.unsigned:
             await self._sign()
         await self._gpunode.publish_keys(self._keys.published)
-        # 2. Restore the layouts of before a reboot; nothing is advertised before.
+        # 3. Restore the layouts of before a reboot; nothing is advertised before.
         await self._layouts.begin(labels_of(await self._record.read()))
-        # 3. Record what containers have; no instance is destroyed before.
+        # 4. Record what containers have; no instance is destroyed before.
         await self._advertiser.begin()
 
     async def _sign(self) -> None:

@@ -21,7 +21,7 @@ __all__ = ["Conflicts"]
 
 _CONFLICT, _IN_USE, _UNASSIGNED, _REFUSED = "DeviceConflict", "DeviceInUse", "NotAssigned", "EvictionRefused"
 _NO_ASSIGNMENT = (
-    "so no GPU is assigned and no container is started: recreate the pod with schedulerName: tessera-scheduler and "
+    "so no GPU is assigned and no container may start: recreate the pod with schedulerName: tessera-scheduler and "
     "without nodeName"
 )
 _ANSWER_S = 10.0

@@ -15,7 +15,7 @@ from builders.gpunodes import facts, sevenths
 from harness.pluginnode import CDI, GPU, MEMORY, MPS, NEED, SLICE, SLICED, WHOLE, Node, mig, share
 from tessera.api.kubernetes.devicecheckpoint import DEVICE_CHECKPOINT
 from tessera.clients.kubelet import Container
-from tessera.core.deviceplugin.allocations.agentallocations import without_other_forms
+from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, without_other_forms
 from tessera.core.deviceplugin.allocations.allocateddevices import clients_by_mps, devices_by_name, devices_without_mps
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
@@ -431,3 +431,30 @@ async def test_a_restart_on_a_full_disk_needs_its_entry_in_the_file(node: Node) 
         record.keep((second, known))
     record.keep((second, first))
     assert record.entries == (second, first)
+
+
+async def test_a_record_that_cannot_be_read_is_not_replaced_until_it_was_read(node: Node) -> None:
+    pairs = (facts(0, "T4"), WHOLE)
+    await node.offer(pairs)
+    await node.run("p")
+    await node.kill()
+    file, aside = node.root / "allocations.json", node.root / "aside"
+    file.rename(aside)
+    file.mkdir()
+    node.plugins = node.started()
+    record = node.plugins.gate.record
+    with pytest.raises(Unavailable, match="Is a directory: give a --state-dir that the agent may read"):
+        record.read()
+    file.rmdir()
+    aside.rename(file)
+    content = file.read_bytes()
+    with pytest.raises(Unavailable, match="it is not read yet"):
+        record.keep((AgentAllocation(resource=GPU, ids=("x",)),))
+    assert file.read_bytes() == content
+    record.read()
+    assert record.is_read
+    assert [each.pod for each in record.entries] == ["default/p"]
+    await node.offer(pairs)
+    node.kubelet.forgotten.add(facts(0).uuid)
+    with pytest.raises(Conflict, match="of pod default/p"):
+        await node.run("q")

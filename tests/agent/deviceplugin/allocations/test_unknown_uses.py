@@ -18,7 +18,7 @@ from tessera.measures import Measures
 pytestmark = pytest.mark.anyio
 
 PAIRS = ((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY))
-UNKNOWN = "pod default/x requests devices and runs, and neither"
+UNKNOWN = "pod default/x requests units of GPU memory and runs, and the assignment that says of which GPU was"
 
 
 async def begin(node: Node, how: PluginOptions = CDI) -> None:

@@ -61,6 +61,16 @@ def test_why_nothing_is_offered_names_each_pod_and_what_to_do() -> None:
     )
 
 
+def test_of_a_pod_whose_units_are_on_record_it_says_that_the_assignment_was_removed() -> None:
+    removed = UnknownUse.of(ENTRY)
+    assert removed == UnknownUse("ns/p", deleted=False, unassigned=True)
+    assert UnknownUse.of(msgspec.structs.replace(ENTRY, ids=())) == UnknownUse("ns/p", deleted=False)
+    assert unknown_uses([removed]) == (
+        "pod ns/p: it requests units of GPU memory and runs, and the assignment that says of which GPU was removed "
+        "or replaced: delete it; no device is allocated before"
+    )
+
+
 def test_a_container_that_no_record_had_uses_nothing_before_it_begins_and_an_init_container_after_its_end() -> None:
     """Every pod of an init container and one that lasts, whatever is observed of it."""
     order = ("init", "main")

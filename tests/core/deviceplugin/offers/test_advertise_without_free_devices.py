@@ -192,6 +192,23 @@ REGISTERED: dict[str, tuple[str, str, int, str, int | None, int | None]] = {
 }
 
 
+@pytest.mark.parametrize("known", BOTH)
+@pytest.mark.parametrize("ids", ["", "ab"])
+def test_while_devices_are_lost_all_resources_of_the_node_are_registered_also_those_that_the_kubelet_knows(
+    known: bool, ids: str
+) -> None:
+    """A kubelet may lose its checkpoint while the agent runs, and must have the plugin before it starts a pod."""
+    observed = ObservedResources(
+        node=frozenset({GPU}),
+        gpus=frozenset({GPU}),
+        kubelet=frozenset({GPU} if known else ()),
+        admitted={GPU: 2},
+        allocated={GPU: frozenset(ids)},
+    )
+    (found,) = refused_resources([], observed, every=True, lost="they are lost")
+    assert (found.name, len(found.devices), found.refused, found.starting) == (GPU, 2, "they are lost", False)
+
+
 @pytest.mark.parametrize("name", [GPU, UNITS])
 @pytest.mark.parametrize("case", REGISTERED)
 def test_what_an_agent_registers_that_cannot_advertise_yet(case: str, name: str) -> None:

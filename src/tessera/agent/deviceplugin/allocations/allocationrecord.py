@@ -13,7 +13,6 @@ import msgspec
 
 from tessera.agent.agenttimes import AgentTimes
 from tessera.agent.deviceplugin.allocations.allocationsfile import (
-    ReadAllocations,
     read_allocations,
     require_room_for_more,
     write_allocations,
@@ -51,6 +50,7 @@ from tessera.core.deviceplugin.allocations.lastgate import named, of_pod
 from tessera.core.deviceplugin.allocations.relocation import moved, relocated
 from tessera.core.deviceplugin.allocations.unreadableentries import (
     UnknownUse,
+    UnreadableEntry,
     is_idle,
     still_unrecorded,
     unknown_uses,
@@ -96,23 +96,25 @@ class AllocationRecord:
         self.observer = observer
         self.capacity = capacity
         self._view = observer.view
-        self._log = log
+        self._log, self._wake = log, wake
         self._file = file
-        self._wake = wake
         self._times = times
         self._unkept = self._unknown = ""
         self._unclaimed_s: dict[AgentAllocation, float] = {}
         """Answers without a known pod, and when they were first observed."""
-        read = ReadAllocations(()) if file is None else read_allocations(file, log)
-        self._entries = read.entries
-        self._unreadable = read.unreadable
+        self._entries: tuple[AgentAllocation, ...] = ()
+        self._unreadable = frozenset[UnreadableEntry]()
         """Unreadable entries of pods with processes when that was last observed."""
         self._assigned = frozenset[tuple[str, str, str]]()
         """Containers (`container_key`) whose entry names no device, and whose assignment counts."""
-        self._lost = read.lost
+        self._lost = False
         """Whether entries were lost, and what containers have was not recorded anew yet."""
-        self._on_disk = frozenset(self._entries)
+        self._on_disk = frozenset[AgentAllocation]()
         """What the file has at least."""
+        self.is_read = file is None
+        """Whether the file was read, so that what former agents allocated is known; nothing is written before."""
+        with contextlib.suppress(Unavailable):  # until `read` says so
+            self.read()
         self.moved = frozenset[tuple[str, str, str]]()
         """Containers (`container_key`) whose MIG instances the driver has shown elsewhere since this agent started."""
         self._admitting: list[AgentAllocation] = []
@@ -167,6 +169,17 @@ class AllocationRecord:
 
     # Changes
 
+    def read(self) -> None:
+        """Read the file where that has not succeeded yet.
+
+        Raises:
+            Unavailable: it cannot be read; call again before anything is allocated or destroyed.
+
+        """
+        if self._file is not None and not self.is_read:
+            self._entries, self._unreadable, self._lost = read_allocations(self._file, self._log)
+            self._on_disk, self.is_read = frozenset(self._entries), True
+
     async def observe_unknown_uses(self) -> Mapping[str, UnknownUse]:
         """Observe and return the pods of which it is not known what they use, by UID; `closed` names them from then on.
 
@@ -186,7 +199,7 @@ class AllocationRecord:
         unknown = {uid: UnknownUse(uid, deleted=True) for uid in running.difference(living)}
         unnamed = await self._without_idle(unnamed, living)
         known = living if self._view.blind else living.keys() & running
-        unknown |= {each.uid: UnknownUse(each.pod, deleted=False) for each in unnamed if each.uid in known}
+        unknown |= {each.uid: UnknownUse.of(each) for each in unnamed if each.uid in known}
         before, self._unknown = self._unknown, unknown_uses(unknown.values())
         if self._unknown != before:
             self._log.warning("allocations_unknown", reason=self._unknown, pods=sorted(unknown))
@@ -244,6 +257,8 @@ class AllocationRecord:
     def _write(self, record: tuple[AgentAllocation, ...]) -> None:
         if self._file is None:
             return
+        if not self.is_read:
+            raise Unavailable(f"record {self._file}", found="it is not read yet", hint="the agent tries again")
         try:
             write_allocations(self._file, record)
         except Unavailable as error:

@@ -1,7 +1,7 @@
 """Entries of the record that cannot be read: which pods may use devices of which no record is left?"""
 
 from collections.abc import Container, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation
 from tessera.core.deviceplugin.allocations.gateobservation import GatePod
@@ -40,12 +40,22 @@ class UnknownUse(NamedTuple):
     pod: str
     """Its UID if it was deleted, else `namespace/name`."""
     deleted: bool
+    unassigned: bool = False
+    """Whether its units are known, and the assignment is not that says what they are."""
+
+    @classmethod
+    def of(cls, entry: AgentAllocation) -> Self:
+        """Return that of the pod of an entry whose devices are not known."""
+        return cls(entry.pod, deleted=False, unassigned=bool(entry.ids))
 
     @property
     def cause(self) -> str:
         """Why that is not known, with the pod as subject."""
         if self.deleted:
             return "was deleted, its processes run, and the record of what it uses was unreadable"
+        if self.unassigned:
+            lost = "the assignment that says of which GPU was removed or replaced"
+            return f"requests units of GPU memory and runs, and {lost}"
         return "requests devices and runs, and neither the kubelet's record nor the agent's says what it has"
 
     @property

@@ -151,7 +151,8 @@ def refused_resources(
             not be advertised any more: which of them are healthy is not known then.
         every: whether it is not known what would be advertised: then each resource of GPUs that the Node has counts,
             with as many devices as pods request, whatever `offered` has of it.
-        lost: why nothing of them is there; empty while the agent is starting, when no container starts either.
+        lost: why nothing of them is there; empty while the agent is starting, when no container starts either. An agent
+            that has started registers those that the kubelet knows, too: it may lose its record while the agent runs.
 
     """
     registered, possible = {each.name for each in former}, healthy_counts(offered)
@@ -161,7 +162,7 @@ def refused_resources(
     for name in sorted(registered | possible.keys()):
         admitted = observed.admitted.get(name, 0)
         lacks = len(observed.allocated.get(name, ())) < admitted
-        if name in registered or (name in observed.node and (name not in observed.kubelet or lacks)):
+        if name in registered or (name in observed.node and (lost or name not in observed.kubelet or lacks)):
             count = min(admitted, possible.get(name, MOST_DEVICES))
             found.append(
                 Resource(
