@@ -13,6 +13,7 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.liststrategies import DeviceInjection
+from tessera.errors import Unavailable
 
 WHOLE = Sharing(modes=(Mode.WHOLE,))
 
@@ -34,6 +35,12 @@ def test_a_container_sees_its_devices_as_the_node_hands_them_over_now(maker: Dev
     handover.injection = DeviceInjection(by_index=True)
     given = dict(handover.give(resource, resource.devices).env)
     assert (given["NVIDIA_VISIBLE_DEVICES"], given["TESSERA_GPU_UUIDS"]) == ("0", uuid)
+
+
+def test_a_gpu_that_the_driver_does_not_list_any_more_is_refused_by_name(maker: DeviceMaker) -> None:
+    (resource,) = offered((facts(2, "T4"), WHOLE)).values()
+    with pytest.raises(Unavailable, match=f"nvidia.com/gpu on GPU {facts(2).uuid}.*does not list this GPU any more"):
+        DeviceHandover(maker, DeviceInjection()).give(resource, resource.devices)
 
 
 def test_an_index_is_the_drivers_and_none_where_the_device_is_not_there(maker: DeviceMaker) -> None:

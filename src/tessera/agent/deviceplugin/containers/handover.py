@@ -11,6 +11,7 @@ from tessera.core.deviceplugin.offers.advertise import PluginDevice, Resource
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.node.liststrategies import DeviceInjection
+from tessera.errors import Unavailable
 
 __all__ = ["DeviceHandover"]
 
@@ -34,8 +35,20 @@ class DeviceHandover:
         return self._maker.inventory
 
     def give(self, resource: Resource, devices: tuple[PluginDevice, ...]) -> ContainerResponse:
-        """Return what a container with these devices gets."""
+        """Return what a container with these devices gets.
+
+        Raises:
+            Unavailable: the driver has stopped to list one; the kubelet does not have the new list yet.
+
+        """
         gpus = {facts.uuid: facts for facts in self._maker.inventory.gpus}
+        gone = sorted({device.gpu_uuid for device in devices} - gpus.keys())
+        if gone:
+            raise Unavailable(
+                f"{resource.name} on GPU {gone[0]}",
+                found="the driver does not list this GPU any more",
+                hint="recreate the pod; see `tessera doctor`",
+            )
         shares = [_share(resource, device, gpus) for device in devices]
         uuids = tuple(dict.fromkeys(device.uuid for device in devices))
         made = self._maker.edits(shares, {facts.index: facts for facts in gpus.values()})
