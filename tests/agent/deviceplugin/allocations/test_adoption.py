@@ -1,6 +1,7 @@
 """Pods that run with devices, and that the kubelet's record and the agent's own lack."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tessera.clients.kubelet import Container
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.sharing import Sharing
+from tessera.core.node.nodesharing import ListStrategy, PluginOptions
 from tessera.errors import Conflict, TesseraError
 from tessera.measures import Measures
 
@@ -287,6 +289,56 @@ async def test_the_memory_of_an_init_container_whose_assignment_was_removed_is_n
     await node.offer(SHARED, how=CDI)
     assert node.plugins.problems == ()
     assert [each.uses[0].memory_mib for each in node.plugins.gate.record.entries] == [9 << 10] * restored
+
+
+@pytest.mark.parametrize("blind", [False, True])
+@pytest.mark.parametrize("how", ["envvar", "volume-mounts", "cdi-cri"])
+async def test_the_memory_of_an_init_container_is_not_given_again_though_the_entry_of_its_start_is_unreadable(
+    node: Node, *, how: ListStrategy, blind: bool
+) -> None:
+    """That is the entry of the container after it, and the pod's assignment was removed: its own counted for nothing.
+
+    An answer that names its devices tells what it uses; by CDI the node is closed until it has ended.
+    """
+    options = PluginOptions(list_strategies=(how,))
+    await node.offer(SHARED, how=options)
+    node.assign("p", 9, share(0, 9 << 10))
+    spec = node.pods["default", "p"]["spec"]
+    spec["initContainers"] = [{**spec["containers"][0], "name": "init"}]
+    node.pods["default", "p"] = node.watched["default", "p"] = signed(node.pods["default", "p"])
+    await node.kubelet.admit("default", "p", Container(name="init", limits=((NEED, 9),)))
+    (own,) = await node.plugins.gate.view.devices_of_all_containers()
+    await node.kubelet.allocate("default", "p", Container(name="main", limits=((NEED, 9),)), own.device_ids)
+    await node.kubelet.create("default", "p", "init")
+    began = {"containerStatuses": [{"name": "main"}], "initContainerStatuses": [created_status("init", "a1")]}
+    created(node, "p", phase="Pending", **began)
+    if blind:
+        (node.proc / "self/ns/pid").unlink()
+    else:
+        sandboxed(node, "p", "a1")
+    annotated(node, "p", {})
+    await node.kill()
+    file = node.root / "allocations.json"
+    entries = json.loads(file.read_bytes())
+    (start,) = (each for each in entries if each["started"])
+    file.write_text(json.dumps([each if each is not start else {**start, "uses": "?"} for each in entries]))
+    node.plugins, node.impaired = node.started(), True
+    node.task = asyncio.create_task(node.plugins.run(Measures()))
+    assert await node.plugins.offer(node.offered(SHARED), node.inventory, options)
+    await node.kubelet.until_allocatable(NEED, 9 if how == "cdi-cri" else 15)
+    later = Container(name="main", limits=((ALIYUN, 12),))
+    node.assign("q", 12, share(0, 12 << 10, resource=ALIYUN), resource=ALIYUN)
+    with pytest.raises(TesseraError, match=r"more memory than|available devices|no healthy device"):
+        await node.kubelet.admit("default", "q", later)
+    for each in node.proc.glob("[0-9]*"):
+        ended(each)
+    node.end("p")
+    node.passed_s += 3  # a list has precedence over the watch for two seconds
+    await node.plugins.gate.record.clean_up(node.plugins._uses_of)
+    await node.offer(SHARED, how=options)
+    assert node.plugins.problems == ()
+    await node.kubelet.admit("default", "q", later)
+    await node.kubelet.create("default", "q", "main")
 
 
 async def test_the_memory_of_an_init_container_is_recorded_though_its_assignment_is_removed_later(node: Node) -> None:

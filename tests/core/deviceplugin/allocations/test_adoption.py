@@ -14,6 +14,7 @@ from tessera.core.deviceplugin.allocations.adoption import (
     unknown_shares,
     was_left_out,
     with_known_uses,
+    with_lost_starts,
 )
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice
 from tessera.core.deviceplugin.allocations.gateobservation import GatePod
@@ -275,6 +276,62 @@ def test_what_is_on_record_of_an_init_container_that_has_ended_says_nothing_of_w
     ended = AgentAllocation(resource=UNITS, ids=("u",), uid="p", pod="ns/p", container="init", initial=True)
     (entry,) = unknown_shares((ended,), [UNITS_OF_SIDE], uses(None), {"p": POD}, 9, None)
     assert entry.container == "side"
+
+
+ANSWERED = AgentAllocation(
+    resource=UNITS, ids=("u",), uses=USES, uid="p", pod="ns/p", container="init", initial=True, presumed=True
+)
+STARTED = msgspec.structs.replace(ANSWERED, container="side", initial=False, presumed=False, started=True)
+RUNNING_INIT = msgspec.structs.replace(POD, created=frozenset({"init"}))
+# sentence: what is on record; the pod; the containers with processes; whether it counts as started
+LOST_STARTS: dict[str, tuple[tuple[AgentAllocation, ...], GatePod, frozenset[tuple[str, str]] | None, bool]] = {
+    "it has a process": ((ANSWERED,), POD, frozenset({("p", "init")}), True),
+    "another container has one": ((ANSWERED,), RUNNING_INIT, frozenset({("p", "side")}), False),
+    "it runs by its pod's status": ((ANSWERED,), RUNNING_INIT, None, True),
+    "it has ended by its pod's status": ((ANSWERED,), POD, None, False),
+    "its start is on record": ((STARTED, ANSWERED), RUNNING_INIT, None, False),
+    "a start of another pod is": ((msgspec.structs.replace(STARTED, uid="q"), ANSWERED), RUNNING_INIT, None, True),
+    "a start with other ids is": ((msgspec.structs.replace(STARTED, ids=("v",)), ANSWERED), RUNNING_INIT, None, True),
+    "a start with units of the other resource is": (
+        (msgspec.structs.replace(STARTED, resource="aliyun.com/gpu-mem"), ANSWERED),
+        RUNNING_INIT,
+        None,
+        True,
+    ),
+    "another container was answered, and did not start": (
+        (msgspec.structs.replace(STARTED, started=False), ANSWERED),
+        RUNNING_INIT,
+        None,
+        True,
+    ),
+    "it was answered with another pod's share": (
+        (msgspec.structs.replace(ANSWERED, uses=(), presumed=False),),
+        RUNNING_INIT,
+        None,
+        False,
+    ),
+    "it is no init container": (
+        (msgspec.structs.replace(ANSWERED, container="side", initial=False),),
+        POD,
+        frozenset({("p", "side")}),
+        False,
+    ),
+    "its pod is gone": ((msgspec.structs.replace(ANSWERED, uid="gone"),), RUNNING_INIT, None, False),
+}
+
+
+@pytest.mark.parametrize("case", LOST_STARTS)
+def test_an_init_container_that_runs_was_started_though_the_entry_that_said_so_is_lost(case: str) -> None:
+    *others, own = LOST_STARTS[case][0]
+    _, pod, running, want = LOST_STARTS[case]
+    found = with_lost_starts((*others, own), {"p": pod}, running)
+    new = msgspec.structs.replace(own, presumed=False, started=True)
+    assert found == (*others, new if want else own)
+
+
+def test_an_init_container_that_was_answered_by_cdi_and_whose_start_is_lost_has_an_unknown_device() -> None:
+    (entry,) = with_lost_starts((msgspec.structs.replace(ANSWERED, uses=()),), {"p": RUNNING_INIT}, None)
+    assert uses_unknown(entry)
 
 
 def test_where_processes_are_observed_units_count_of_containers_with_processes() -> None:

@@ -26,6 +26,7 @@ from tessera.core.deviceplugin.allocations.adoption import (
     lasting_or_running,
     unknown_shares,
     with_known_uses,
+    with_lost_starts,
 )
 from tessera.core.deviceplugin.allocations.agentallocations import (
     AgentAllocation,
@@ -401,12 +402,11 @@ class AllocationRecord:
         self._note_adopted()
 
     async def _running(self, allocated: Iterable[KubeletAllocation]) -> frozenset[tuple[str, str]] | None:
-        """Return the containers that may have processes, of those that the record lacks; None if not observed."""
-        known = {each.container_key for each in self._entries}
+        """Return the containers that may have processes, of those that the record may lack; None if not observed."""
+        known = {each.container_key for each in self._entries if not (self._lost and each.presumed)}
+        pods = self.observer.pods(self._view.by_uid()) if self._lost else {}
         asked = {(each.uid, each.container, each.resource) for each in allocated}
-        if self._lost:
-            pods = self.observer.pods(self._view.by_uid())
-            asked |= {(uid, *each) for uid, pod in pods.items() for each in pod.requests}
+        asked |= {(uid, *each) for uid, pod in pods.items() for each in pod.requests}
         found = await self.observer.running_containers((uid, name) for uid, name, _ in asked - known)
         return None if self._view.blind else found
 
@@ -424,15 +424,15 @@ class AllocationRecord:
     ) -> tuple[AgentAllocation, ...]:
         """Return the record with what containers have that it lacks."""
         pods, view, next_ns = self.observer.pods(self._view.by_uid()), self._view, self.next_ns()
-        found, unknown = tuple(lasting_or_running(allocated, record, pods, running)), tuple[AgentAllocation, ...]()
+        found = tuple(lasting_or_running(allocated, record, pods, running))
         if self._lost:
             found += in_neither_record(record, allocated, pods, view.has_lost, view.node(), running)
-            unknown = unknown_shares(record, allocated, uses_of, pods, next_ns, running)
-        known = (*record, *unknown)
-        new = tuple(adopted(known, found, uses_of, pods, self.capacity(), next_ns))
+            record = with_lost_starts(record, pods, running)
+            record += unknown_shares(record, allocated, uses_of, pods, next_ns, running)
+        new = tuple(adopted(record, found, uses_of, pods, self.capacity(), next_ns))
         for each in new:
             self._log.info("allocation_adopted", pod=each.pod, resource=each.resource, ids=each.ids)
-        return (*known, *new)
+        return (*record, *new)
 
     def _supplemented(
         self,

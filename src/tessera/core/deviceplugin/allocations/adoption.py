@@ -26,6 +26,7 @@ __all__ = [
     "unknown_shares",
     "was_left_out",
     "with_known_uses",
+    "with_lost_starts",
 ]
 
 UsesOf: TypeAlias = Callable[[KubeletAllocation], tuple[AllocatedDevice, ...] | None]
@@ -105,6 +106,35 @@ def lasting_or_running(
         runs = running is not None and (each.uid, each.container) in running
         if lasting or ((runs or not ended) and (each.uid, each.resource, each.device_ids) not in known):
             yield each
+
+
+def with_lost_starts(
+    record: tuple[AgentAllocation, ...],
+    pods: Mapping[str, GatePod],
+    running: Container[tuple[str, str]] | None,
+) -> tuple[AgentAllocation, ...]:
+    """Return a record that was read in part, with init containers as started that run and whose start it lacks.
+
+    The start of an init container is recorded as that of another one with the same ids (`lastgate.holders`). Where that
+    entry is lost, it runs with what its own says that it was answered. Without devices that is not known.
+
+    Args:
+        record: the allocations.
+        pods: by UID.
+        running: as in `lasting_or_running`.
+
+    """
+    started = {(each.uid, each.resource, each.ids) for each in record if each.started}
+    return tuple(
+        msgspec.structs.replace(each, presumed=False, started=True)
+        if each.initial
+        and each.presumed
+        and each.uid in pods
+        and (each.uid, each.resource, each.ids) not in started
+        and _may_run(pods[each.uid], each.uid, each.container, running)
+        else each
+        for each in record
+    )
 
 
 def adopted(
