@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from functools import partial
 from typing import Any
 
-from tessera.agent.admittedcounts import AdmittedCounts
 from tessera.agent.advertiser import Advertiser, DevicePublisher
 from tessera.agent.agenttimes import AgentTimes
+from tessera.agent.boundcounts import BoundCounts
 from tessera.agent.declarations.configuration import ConfigurationFiles
 from tessera.agent.declarations.declared import Declarations
 from tessera.agent.deviceplugin import AssignedPods, CdiFolder, Gate, PluginPaths, Plugins, ShareAllocator
@@ -59,7 +59,7 @@ from tessera.core.node.nodelabels import MIG_CONFIG
 from tessera.core.node.reported import unenforced
 from tessera.core.usage.ownmetrics import REPARTITIONS
 from tessera.errors import Unavailable
-from tessera.log import RepeatedErrors, defect, logger
+from tessera.log import RepeatedError, RepeatedErrors, defect, logger
 from tessera.loops import one_turn, until_done
 from tessera.measures import Measures
 from tessera.wakeup import WakeUp
@@ -124,9 +124,8 @@ class Agent:
         self._plugins = self._build_plugins()
         self._gate, self._shares = self._plugins.gate, self._plugins.shares
         self._pods = NodePods(self._view, self._gate.record, self._shares, self._watched, clock_s=times.clock_s)
-        self._admitted_counts = AdmittedCounts(
-            self._plugins, self._record, self._watched.node, partial(self._log_error, what="kubelet restarted")
-        )
+        uncounted = RepeatedError(self._log, "bound_pods_not_counted")
+        self._bound_counts = BoundCounts(self._plugins, self._record, self._watched.node, uncounted)
         self._advertiser = self._build_advertiser()
         gpus = NodeGpus(driver=driver, users=self._pods, advertised=self._advertiser)
         evict = self._own_pods.evict
@@ -205,7 +204,7 @@ class Agent:
                 tasks.create_task(self._keys.store.run(self.measures))
                 # 2. Wait for the first state of each.
                 await self._watched.synced()
-                tasks.create_task(self._admitted_counts.run())
+                tasks.create_task(self._bound_counts.run())
                 async with self._refused_until_started():
                     await self._gpunode.known()
                     self._gpunode_known = True

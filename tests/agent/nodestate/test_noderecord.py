@@ -144,6 +144,6 @@ async def test_counts_are_lowered_and_raised_each_where_the_node_has_the_resourc
     assert await record.announce(node, counts)
     assert (await node_of(kube))["status"]["allocatable"] == {"a": "1", "b": "2", "c": "2", "memory": "1Gi"}
     assert not await record.announce(await node_of(kube), counts)
-    assert await record.count_admitted(node, counts)
+    assert await record.count_bound(node, counts)
     assert (await node_of(kube))["status"]["allocatable"] == {"a": "2", "b": "2", "c": "2", "memory": "1Gi"}
-    assert not await record.count_admitted(await node_of(kube), counts)
+    assert not await record.count_bound(await node_of(kube), counts)

@@ -171,10 +171,11 @@ class Plugins:
         await self._servers.registered.wait()
         self._servers.registered.clear()
 
-    def counts_of_admitted(self) -> Mapping[str, int]:
-        """Return how many devices of each advertised resource admitted pods need, of those that are healthy."""
-        admitted, healthy = self.admitted(), healthy_counts(self._servers.resources)
-        return {name: min(count, admitted.get(name, 0)) for name, count in healthy.items()}
+    def counts_of_bound(self) -> Mapping[str, int]:
+        """Return how many devices of each advertised resource bound pods request, of those that are healthy."""
+        pods, healthy = self.gate.view.pods(), healthy_counts(self._servers.resources)
+        requested = admitted_amounts(pods, {uid_of(pod) for pod in pods})
+        return {name: min(count, requested[name]) for name, count in healthy.items()}
 
     async def register_refused(self, resources: Iterable[Resource]) -> None:
         """Register resources of which no call is answered until `offer` is called."""

@@ -95,14 +95,14 @@ class NodeRecord:
         present = _allocatable(node)
         return await self._count({name: count for name, count in counts.items() if present.get(name, count) > count})
 
-    async def count_admitted(self, node: Object, counts: Mapping[str, int]) -> bool:
+    async def count_bound(self, node: Object, counts: Mapping[str, int]) -> bool:
         """Show a restarted kubelet at least so many devices; return whether anything was written.
 
-        It overwrites this, too. Nothing of these counts is free, so no pod is bound for them.
+        It overwrites this, too. Nothing of these counts is free, so no further pod is bound for them.
 
         Args:
             node: the last observed Node object.
-            counts: how many devices of a resource the kubelet's pods need that run.
+            counts: how many devices of a resource bound pods request, of those that are healthy.
 
         """
         present = _allocatable(node)
