@@ -139,11 +139,11 @@ async def test_counts_are_lowered_and_raised_each_where_the_node_has_the_resourc
         await kube.patch(NODES, "n1", {"status": {"allocatable": amounts}}, subresource="status")
         return await node_of(kube)
 
-    counts = {"a": 2, "b": 2, "c": 2, "memory": 2, "absent": 2}
-    node = await count(a="1", b="2", c="3", memory="1Gi")
+    counts = {"a": 2, "b": 2, "c": 2, "d": 2, "cpu": 2, "absent": 2}
+    node = await count(a="1", b="2", c="3", d="40k", cpu="1500m")
     assert await record.announce(node, counts)
-    assert (await node_of(kube))["status"]["allocatable"] == {"a": "1", "b": "2", "c": "2", "memory": "1Gi"}
+    assert (await node_of(kube))["status"]["allocatable"] == {"a": "1", "b": "2", "c": "2", "d": "2", "cpu": "1500m"}
     assert not await record.announce(await node_of(kube), counts)
     assert await record.count_bound(node, counts)
-    assert (await node_of(kube))["status"]["allocatable"] == {"a": "2", "b": "2", "c": "2", "memory": "1Gi"}
+    assert (await node_of(kube))["status"]["allocatable"] == {"a": "2", "b": "2", "c": "2", "d": "2", "cpu": "1500m"}
     assert not await record.count_bound(await node_of(kube), counts)

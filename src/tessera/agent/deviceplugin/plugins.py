@@ -216,7 +216,9 @@ class Plugins:
     def _uses_of(self, allocated: KubeletAllocation) -> tuple[AllocatedDevice, ...] | None:
         """Return what a container uses by its ids: by its assignment, or the devices of these names (`UsesOf`).
 
-        An assignment that a tenant restored says nothing: the kubelet's record has other devices.
+        An assignment says nothing if it names a GPU that the driver does not list: its number may be another's, as the
+        driver numbers GPUs anew if one is lost. Nor does one that a tenant restored: the kubelet's record has other
+        devices.
         """
         if allocated.resource not in SHARE_RESOURCES:
             return uses_of_ids(allocated.device_ids, self._maker.inventory) if allocated.device_ids else None
@@ -225,14 +227,14 @@ class Plugins:
         if request is None:
             return None
         uses = self._maker.uses(request.shares)
-        if self._is_elsewhere(allocated, uses):
+        if len(uses) < len(request.shares) or self._is_elsewhere(allocated, uses):
             return None
-        return uses if len(uses) == len(request.shares) else ()
+        return uses
 
     def _is_elsewhere(self, allocated: KubeletAllocation, uses: tuple[AllocatedDevice, ...]) -> bool:
         """Return whether a container that the record lacks was answered with other devices than these."""
         key = allocated.container_key
-        if not uses or any(each.container_key == key and each.uses for each in self.gate.record.entries):
+        if any(each.container_key == key and each.uses for each in self.gate.record.entries):
             return False
         answer = self.gate.view.responses().get(key, ContainerResponse())
         return is_elsewhere(answer, uses, self._maker.inventory)

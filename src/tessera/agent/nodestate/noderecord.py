@@ -1,5 +1,6 @@
 """The agent's side of its Node object: labels, annotations, a condition and events, written only where they differ."""
 
+import contextlib
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
@@ -8,7 +9,8 @@ from tessera.api.tessera.node.nodereports import CONDITION, CONFIGURATION, Repor
 from tessera.clients.kube import NODES, Kube, Object, annotations_of, labels_of, record_event
 from tessera.core.cluster.gpunodestate import Impairment
 from tessera.core.workload.resources import SHARE_COUNT, SHARE_MEMORY
-from tessera.errors import Conflict, Unavailable
+from tessera.core.workload.units import count
+from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.log import Logger
 
 __all__ = ["NodeRecord"]
@@ -93,7 +95,7 @@ class NodeRecord:
 
         """
         present = _allocatable(node)
-        return await self._count({name: count for name, count in counts.items() if present.get(name, count) > count})
+        return await self._count({name: new for name, new in counts.items() if present.get(name, new) > new})
 
     async def count_bound(self, node: Object, counts: Mapping[str, int]) -> bool:
         """Show a restarted kubelet at least so many devices; return whether anything was written.
@@ -106,11 +108,11 @@ class NodeRecord:
 
         """
         present = _allocatable(node)
-        return await self._count({name: count for name, count in counts.items() if present.get(name, count) < count})
+        return await self._count({name: new for name, new in counts.items() if present.get(name, new) < new})
 
     async def _count(self, counts: Mapping[str, int]) -> bool:
         if counts:
-            amounts = {name: str(count) for name, count in counts.items()}
+            amounts = {name: str(new) for name, new in counts.items()}
             await self._kube.patch(NODES, self._node, {"status": {"allocatable": amounts}}, subresource="status")
         return bool(counts)
 
@@ -128,10 +130,10 @@ class NodeRecord:
         """
         present = (node.get("status") or {}).get("capacity") or {}
         offers = present.get(SHARE_MEMORY, "0") != "0"
-        count = str(gpus if offers else 0)
-        if present.get(SHARE_COUNT, "0") == count:
+        reported = str(gpus if offers else 0)
+        if present.get(SHARE_COUNT, "0") == reported:
             return False
-        amounts = {SHARE_COUNT: count}
+        amounts = {SHARE_COUNT: reported}
         body = {"status": {"capacity": amounts, "allocatable": amounts}}
         await self._kube.patch(NODES, self._node, body, subresource="status")
         return True
@@ -229,6 +231,9 @@ class NodeRecord:
 
 
 def _allocatable(node: Object) -> dict[str, int]:
-    """Return how many devices a Node object counts of each resource."""
-    found = (node.get("status") or {}).get("allocatable") or {}
-    return {name: int(count) for name, count in found.items() if str(count).isdecimal()}
+    """Return how many a Node object counts of each resource; what is no whole number of devices is left out."""
+    counts = dict[str, int]()
+    for name, amount in ((node.get("status") or {}).get("allocatable") or {}).items():
+        with contextlib.suppress(InvalidInput):
+            counts[name] = count(amount, name)
+    return counts

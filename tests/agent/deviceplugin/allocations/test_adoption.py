@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from builders.gpunodes import facts, sevenths
@@ -247,13 +248,13 @@ def annotated(node: Node, name: str, annotations: dict[str, str]) -> dict[str, s
     return before
 
 
-async def started_without_record(node: Node, *pairs: tuple[GpuFacts, Sharing]) -> None:
+async def started_without_record(node: Node, *pairs: tuple[GpuFacts, Sharing], how: PluginOptions = CDI) -> None:
     """Start an agent without the former one's record, on a node of which something may be unknown."""
     await node.kill()
     (node.root / "allocations.json").unlink()
     node.plugins, node.impaired = node.started(), True
     node.task = asyncio.create_task(node.plugins.run(Measures()))
-    assert await node.plugins.offer(node.offered(*pairs), node.inventory, CDI)
+    assert await node.plugins.offer(node.offered(*pairs), node.inventory, how)
 
 
 SHARED = (facts(0, "T4"), MEMORY)
@@ -415,29 +416,36 @@ _STATUSES = ("containerStatuses", "initContainerStatuses")
 
 
 @pytest.mark.parametrize("lost", [False, True])
-async def test_a_share_of_a_gpu_that_is_not_listed_closes_nothing_while_its_assignment_counts(
-    node: Node, *, lost: bool
-) -> None:
-    """The whole node was closed, and a user was told to delete the pod."""
+async def test_a_share_of_a_gpu_that_is_not_listed_closes_the_node_until_it_is(node: Node, *, lost: bool) -> None:
+    """The driver numbers GPUs anew if one is lost: the share may be on one that is listed by another number."""
     other = (facts(1, "T4"), MEMORY)
     await node.offer(SHARED, other, how=CDI)
     node.assign("p", 9, share(1, 9 << 10))
     await running(node, "p", NEED, 200, 9)
     if lost:
         node.kubelet.lose_record()
-    await restarted_without_record(node, SHARED)
-    assert node.plugins.problems == ()
-    former = annotated(node, "p", {})
+    await started_without_record(node, SHARED)
+    assert (UNKNOWN if lost else REMOVED) in node.plugins.problems[-1]
     await node.kill()
     node.plugins, node.impaired = node.started(), True
     node.task = asyncio.create_task(node.plugins.run(Measures()))
     assert await node.plugins.offer(node.offered(SHARED), node.inventory, CDI)
     assert (UNKNOWN if lost else REMOVED) in node.plugins.problems[-1]
-    annotated(node, "p", former)
     await node.offer(SHARED, other, how=CDI)
     assert node.plugins.problems == ()
     (entry,) = node.plugins.gate.record.entries
     assert [(use.device, use.memory_mib) for use in entry.uses] == [(DeviceId(facts(1, "T4").uuid), 9 << 10)]
+
+
+@pytest.mark.parametrize("how", ["cdi-cri", "envvar", "volume-mounts"])
+async def test_a_share_whose_gpu_has_another_number_now_keeps_its_memory(node: Node, how: ListStrategy) -> None:
+    """GPU 0 is lost, and the driver numbers GPU 1 as 0."""
+    options, other = PluginOptions(list_strategies=(how,)), facts(1, "T4")
+    await node.offer(SHARED, (other, MEMORY), how=options)
+    node.assign("p", 9, share(1, 9 << 10))
+    await running(node, "p", NEED, 200, 9)
+    await started_without_record(node, (msgspec.structs.replace(other, index=0), MEMORY), how=options)
+    assert REMOVED in node.plugins.problems[-1]
 
 
 async def test_a_share_of_two_gpus_is_known_when_both_are_listed(node: Node) -> None:
@@ -448,7 +456,7 @@ async def test_a_share_of_two_gpus_is_known_when_both_are_listed(node: Node) -> 
     main["resources"]["limits"]["tessera.dev/gpu-count"] = "2"
     node.pods["default", "p"] = node.watched["default", "p"] = signed(node.pods["default", "p"])
     await running(node, "p", NEED, 200, 9)
-    await restarted_without_record(node, SHARED)
+    await started_without_record(node, SHARED)
     assert [each.uses for each in node.plugins.gate.record.entries] == [()]
     await node.offer(SHARED, other, how=CDI)
     (entry,) = node.plugins.gate.record.entries

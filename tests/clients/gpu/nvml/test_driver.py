@@ -77,8 +77,9 @@ async def test_a_library_that_is_not_there_yet_may_come_later(machine: Machine) 
 
 async def test_a_lazy_driver_that_hangs_has_one_thread_and_answers_once_it_is_open(machine: Machine) -> None:
     machine.fault("nvmlInit*", latency_ms=400)
-    before = threading.active_count()
-    async with NvmlDriver.lazy(deadlines=Deadlines(events_s=0.01, read_s=0.1)) as driver:
+    before, opened = threading.active_count(), list[str]()
+    deadlines = Deadlines(events_s=0.01, read_s=0.1)
+    async with NvmlDriver.lazy(deadlines=deadlines, on_open=lambda: opened.append("open")) as driver:
         with pytest.raises(Unavailable, match=r"opening it: no answer within 0\.1 s"):
             await driver.inventory()
         for _ in range(3):
@@ -91,6 +92,7 @@ async def test_a_lazy_driver_that_hangs_has_one_thread_and_answers_once_it_is_op
                     assert len((await driver.inventory()).gpus) == 2
                     break
                 await asyncio.sleep(0.01)
+        assert opened == ["open"], "although no call waited until it was"
 
 
 async def test_a_driver_that_hangs_delays_no_end(machine: Machine) -> None:

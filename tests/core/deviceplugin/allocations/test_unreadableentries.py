@@ -67,7 +67,7 @@ def test_of_a_pod_whose_units_are_on_record_it_says_that_the_assignment_was_remo
     assert UnknownUse.of(msgspec.structs.replace(ENTRY, ids=())) == UnknownUse("ns/p", deleted=False)
     assert unknown_uses([removed]) == (
         "pod ns/p: it requests units of GPU memory and runs, and the assignment that says of which GPU was removed "
-        "or replaced: delete it; no device is allocated before"
+        "or replaced, or the driver does not list that GPU: delete it; no device is allocated before"
     )
 
 

@@ -65,7 +65,7 @@ class NvmlDriver:
     """
 
     def __init__(self, sysfs: Path, deadlines: Deadlines, on_open: Callable[[], None]) -> None:
-        loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         self._thread = DriverThread("nvml")
         self._sysfs = sysfs
         self._feed = EventFeed()
@@ -74,8 +74,8 @@ class NvmlDriver:
         self._measuring = Measuring()
         self._node: NvmlNode | None = None
         """None until it is open; set in the thread."""
-        self._following = loop.create_task(self._follow())
-        self._publish = partial(_publish, loop, self._feed)
+        self._following = self._loop.create_task(self._follow())
+        self._publish = partial(_publish, self._loop, self._feed)
 
     @classmethod
     async def open(cls, *, sysfs: Path = _SYSFS, deadlines: Deadlines = _DEADLINES) -> Self:
@@ -107,7 +107,7 @@ class NvmlDriver:
         Args:
             sysfs: where the operating system shows its devices.
             deadlines: of calls; that of a read holds for opening, which may succeed later.
-            on_open: called before the answer of the first call that succeeds.
+            on_open: called once, in the event loop, when it is open, also if no call waits for that any more.
 
         """
         return cls(sysfs, deadlines, on_open)
@@ -121,6 +121,8 @@ class NvmlDriver:
         """
         if self._node is None:
             self._node = NvmlNode(self._sysfs, self._publish)
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._on_open)
         return self._node
 
     async def _call(self, what: str, act: Callable[[NvmlNode], Answer], deadline_s: float) -> Answer:
@@ -130,7 +132,6 @@ class NvmlDriver:
                 node = await self._thread.call("opening it", self._opened, self._deadlines.read_s)
             except Unsupported as error:  # the library may be there later
                 raise Unavailable(error.subject, found=error.found, hint=error.hint) from error
-            self._on_open()
         return await self._thread.call(what, partial(act, node), deadline_s)
 
     async def __aenter__(self) -> Self:

@@ -30,8 +30,9 @@ __all__ = [
 ]
 
 UsesOf: TypeAlias = Callable[[KubeletAllocation], tuple[AllocatedDevice, ...] | None]
-"""Returns what a container uses by its ids, or its assignment. Nothing while the driver does not list it; None where
-nothing says what it is: it requests units and has no assignment that counts, or it has no ids by name."""
+"""Returns what a container uses by its ids, or its assignment. Nothing while the driver does not list what it has by
+name; None where nothing says what it is: it requests units and has no assignment that counts and names listed GPUs, or
+it has no ids by name."""
 
 
 class RegisteredNode(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,7 +41,7 @@ class UnknownUse(NamedTuple):
     """Its UID if it was deleted, else `namespace/name`."""
     deleted: bool
     unassigned: bool = False
-    """Whether its units are known, and the assignment is not that says what they are."""
+    """Whether its units are known, and its assignment does not say what they are."""
 
     @classmethod
     def of(cls, entry: AgentAllocation) -> Self:
@@ -54,7 +54,7 @@ class UnknownUse(NamedTuple):
         if self.deleted:
             return "was deleted, its processes run, and the record of what it uses was unreadable"
         if self.unassigned:
-            lost = "the assignment that says of which GPU was removed or replaced"
+            lost = "the assignment that says of which GPU was removed or replaced, or the driver does not list that GPU"
             return f"requests units of GPU memory and runs, and {lost}"
         return "requests devices and runs, and neither the kubelet's record nor the agent's says what it has"
 
