@@ -100,6 +100,19 @@ HELD: dict[str, tuple[GateObservation, bool, bool]] = {
         True,
         True,
     ),
+    "the same, and for that one only units are allocated so far": (
+        observation(PREPARING, recorded("a", "x", "init"), recorded("a", "u", resource=UNITS)),
+        False,
+        True,
+    ),
+    "its other container, with units, is being allocated for": (
+        observation(
+            {"a": msgspec.structs.replace(shown(), requests=frozenset({("main", NAMED), ("b", UNITS)}))},
+            recorded("a", "x"),
+        ),
+        True,
+        True,
+    ),
     "it runs, and PodResources, asked for want of a checkpoint, leaves its init container out": (
         observation(PREPARING, recorded("a", "x"), running="a"),
         True,

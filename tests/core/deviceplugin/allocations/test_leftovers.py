@@ -112,6 +112,15 @@ def test_a_process_counts_for_nothing_that_is_of_the_pod_itself_or_of_an_entry_w
     assert [each.uid for each in leftovers((), new, listed, ())] == ["gone"]
 
 
+def test_a_process_counts_beside_what_is_recorded_of_its_pod_on_another_device_and_of_another_pod_on_this() -> None:
+    new = msgspec.structs.replace(NEW, uses=(AllocatedDevice(device=DeviceId("GPU-0")),))
+    elsewhere = msgspec.structs.replace(NEW, uid="gone", uses=(AllocatedDevice(device=DeviceId("GPU-1")),))
+    other = msgspec.structs.replace(new, uid="ended")
+    listed = [DeviceProcess(pid=7, uid="gone", device=DeviceId("GPU-0"))]
+    for record in ((elsewhere,), (other,)):
+        assert [each.uid for each in leftovers(record, new, listed, ())] == ["gone"]
+
+
 def test_of_a_shared_device_a_process_without_memory_counts_for_nothing() -> None:
     use = AllocatedDevice(device=DeviceId("GPU-0"), exclusivity=Exclusivity.MEMORY, memory_mib=300, mps=True)
     new = msgspec.structs.replace(NEW, uses=(use,))
