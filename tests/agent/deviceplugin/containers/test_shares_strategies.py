@@ -193,7 +193,7 @@ async def test_a_share_of_an_instance_that_was_created_again(node: Node, how: Pl
 
 @pytest.mark.parametrize("how", [ENV, VOLUME, CDI], ids=["envvar", "volume-mounts", "cdi"])
 async def test_a_share_of_an_instance_that_has_another_uuid_now(node: Node, how: PluginOptions) -> None:
-    """As after a reboot: a container that was told a UUID would not find it, ever."""
+    """As after a reboot: a container that was allocated a UUID would not find it, ever."""
     layout = sevenths()[:1]
     gpu = facts(0, layout=layout)
     sharing = msgspec.structs.replace(mig(layout), allocator="scheduler")

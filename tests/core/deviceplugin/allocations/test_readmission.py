@@ -1,4 +1,4 @@
-"""Which requests a kubelet may ask for that has started, and which those are that it lost and never asks for."""
+"""Which requests a restarted kubelet may still make, and which it lost and never makes."""
 
 import contextlib
 import itertools

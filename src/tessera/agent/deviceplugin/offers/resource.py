@@ -252,7 +252,7 @@ class OfferedResource(ListedResource[Resource]):
             raise Conflict(f"{self.resource.name} for {holder.pod}", found=found, hint=hint)
 
     def _refuse_absent(self, holder: AgentAllocation, uses: tuple[AllocatedDevice, ...]) -> None:
-        """Refuse a container one of whose devices is gone, or another under its UUID: that is what it was told.
+        """Refuse a container one of whose devices is gone, or another under its UUID: that is what it was allocated.
 
         Raises:
             Conflict: one is.

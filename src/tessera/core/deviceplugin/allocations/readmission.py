@@ -1,4 +1,4 @@
-"""Which requests a kubelet may ask for that has started: it admits its pods again, and allocates what its record lacks.
+"""Which requests a restarted kubelet may still make: it admits its pods again, and allocates what its record lacks.
 
 It does that at its start alone. Later it allocates nothing for containers of started pods, whatever its record lacks.
 """
@@ -48,12 +48,12 @@ def forgotten(
 def passed_over(
     requests: Iterable[AssignedRequest], lost: Iterable[AssignedRequest], *, again: bool
 ) -> tuple[tuple[AssignedRequest, ...], frozenset[RequestKey]]:
-    """Return requests as `by_processes`, for a kubelet that admits no pod again: it asks for none of the lost ones.
+    """Return requests as `by_processes`, for a kubelet that admits no pod again: it makes none of the lost requests.
 
     Args:
         requests: of the pods.
         lost: those that are `forgotten`.
-        again: whether no other request waits, so that the kubelet may have begun late.
+        again: whether no other request waits, so that the kubelet may have started to admit pods late.
 
     """
     keys = frozenset(each.key for each in lost)
@@ -77,7 +77,7 @@ def by_processes(
     `Running` when all have crashed. A kubelet that lost its record admits pods in the order of their creation, whenever
     they were bound, and a pod's containers in the order in which they start; nothing for those that run. So what it
     lacks of older pods, or of containers that start before one that it has, it does not ask for. A pod that does not
-    restart its containers may have ended, which the API tells late: there the phase counts.
+    restart its containers may have ended, which the API reports late: there the phase counts.
     Source: Kubernetes `pkg/kubelet/kubelet.go`, `HandlePodAdditions`; `pkg/kubelet/cm/devicemanager/manager.go`.
 
     Args:

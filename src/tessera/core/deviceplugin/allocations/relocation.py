@@ -1,8 +1,8 @@
 """The current placement of MIG instances that containers were allocated by UUID.
 
-A container that was told a UUID gets, at each start, what has that UUID then. The driver makes an instance's UUID of
-its GPU and the ids of its GPU and compute instance, and numbers instances in the order in which they are created: one
-that is destroyed and created again, as at a reboot, may get the UUID that another had (docs/allocation.md).
+A container that was allocated a UUID gets, at each start, what has that UUID then. The driver makes an instance's UUID
+of its GPU and the ids of its GPU and compute instance, and numbers instances in the order in which they are created:
+one that is destroyed and created again, as at a reboot, may get the UUID that another had (docs/allocation.md).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
