@@ -5,8 +5,8 @@ from pathlib import Path
 
 from tessera.agent.pods.podsview import by_uid
 from tessera.clients.kube import Object, uid_of
-from tessera.core.deviceplugin.allocations.adoption import RegisteredNode
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.registerednode import RegisteredNode
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from tessera.api.kubernetes.containerlimits import registered_node
+from tessera.api.kubernetes.registerednode import registered_node
 from tessera.clients.kube import NODES, PODS, Kind, Kube, Listing, Object, Selection, Store
 from tessera.measures import Measures
 

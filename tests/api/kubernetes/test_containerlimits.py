@@ -7,19 +7,13 @@ import pytest
 from tessera.api.kubernetes.containerlimits import (
     admitted_amounts,
     awaiting_amounts,
-    container_ids,
     containers_in_order,
     has_resource_claim,
     holds_devices,
     lasting_containers,
     limits_of,
-    registered_node,
-    runtime_of,
-    started_s,
-    was_admitted,
-    was_created,
 )
-from tessera.core.deviceplugin.allocations.adoption import RegisteredNode
+from tessera.core.deviceplugin.allocations.registerednode import RegisteredNode
 
 POD: dict[str, Any] = {
     "spec": {
@@ -58,59 +52,6 @@ def test_a_pod_that_says_nothing() -> None:
     assert not holds_devices({}, RegisteredNode())
     assert lasting_containers({}) == frozenset()
     assert containers_in_order({}) == ()
-    assert not was_admitted({})
-
-
-@pytest.mark.parametrize("kind", ["containerStatuses", "initContainerStatuses"])
-def test_a_kubelet_reports_containers_once_it_has_admitted_their_pod(kind: str) -> None:
-    waiting = {"name": "main", "state": {"waiting": {"reason": "ImagePullBackOff"}}}
-    assert was_admitted({"status": {"phase": "Pending", kind: [waiting]}})
-    assert not was_admitted({"status": {"phase": "Pending", kind: []}})
-
-
-# sentence: a pod's status, and whether its container `c` was created
-CREATED: dict[str, tuple[object, bool]] = {
-    "there is no status": (None, False),
-    "its image is pulled": ({"containerStatuses": [{"name": "c", "state": {"waiting": {}}}]}, False),
-    "it runs, or has run": ({"containerStatuses": [{"name": "c", "containerID": "containerd://1"}]}, True),
-    "it is an init container": ({"initContainerStatuses": [{"name": "c", "containerID": "containerd://1"}]}, True),
-    "another was": ({"containerStatuses": [{"name": "d", "containerID": "containerd://1"}]}, False),
-}
-
-
-@pytest.mark.parametrize("case", CREATED)
-def test_a_container_was_created_that_has_an_id(case: str) -> None:
-    status, want = CREATED[case]
-    assert was_created({"status": status}, "c") is want
-
-
-def test_ids_of_containers_are_those_of_the_runtime() -> None:
-    kinds = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
-    status = {kind: [{"name": kind, "containerID": f"containerd://{kind}-1"}, {"name": "waits"}] for kind in kinds}
-    assert list(container_ids({"status": status})) == [(f"{kind}-1", kind) for kind in kinds]
-    assert list(container_ids({})) == []
-
-
-# sentence: a status, and the runtime
-RUNTIMES: dict[str, tuple[object, str]] = {
-    "none was created": ({"containerStatuses": [{"name": "a"}]}, ""),
-    "no status": (None, ""),
-    "one was created": (
-        {"containerStatuses": [{"name": "a"}, {"name": "b", "containerID": "containerd://1"}]},
-        "containerd",
-    ),
-    "an init container": ({"initContainerStatuses": [{"name": "a", "containerID": "cri-o://1"}]}, "cri-o"),
-    "an id without a runtime": ({"containerStatuses": [{"name": "a", "containerID": "1"}]}, ""),
-}
-
-
-@pytest.mark.parametrize("case", RUNTIMES)
-def test_the_runtime_is_that_which_created_a_container(case: str) -> None:
-    status, want = RUNTIMES[case]
-    assert runtime_of({"status": status}, {}) == want
-    node = {"status": {"nodeInfo": {"containerRuntimeVersion": "crun://1"}}}
-    assert runtime_of({"status": status}, node) == (want or "crun"), "before, it is that of the node"
-    assert runtime_of({"status": status}, {"status": {"nodeInfo": {}}}) == want
 
 
 def asking(name: str, amount: str, **more: str) -> dict[str, Any]:
@@ -174,45 +115,6 @@ def test_pods_that_no_kubelet_has_admitted_and_that_have_not_ended_await_what_th
         want = admitted_amounts([{**pod, "status": admitted}])
         assert awaiting_amounts([{**pod, "status": unreported}])["p"] == want, case
     assert awaiting_amounts([{}]) == {"": {}}
-
-
-# sentence: a Node's status; the resources that it has
-NODES: dict[str, tuple[object, set[str]]] = {
-    "there is none": (None, set()),
-    "its kubelet has not reported yet": ({"capacity": {}, "allocatable": None}, set()),
-    "it has one that is withdrawn": (
-        {"capacity": {"cpu": "8"}, "allocatable": {"cpu": "7", "a/b": "0"}},
-        {"cpu", "a/b"},
-    ),
-}
-
-
-@pytest.mark.parametrize("case", NODES)
-def test_a_node_has_the_resources_that_it_names(case: str) -> None:
-    status, want = NODES[case]
-    node = {"metadata": {"creationTimestamp": "2026-01-31T12:00:00Z"}, "status": status}
-    assert registered_node(node) == RegisteredNode(resources=frozenset(want), created_s=1_769_860_800)
-    assert registered_node({"status": status}) == RegisteredNode(resources=frozenset(want))
-    assert registered_node({}) == RegisteredNode()
-
-
-@pytest.mark.parametrize(
-    ("text", "want"), [("", set()), (None, set()), ("a/b", {"a/b"}), ("a/b,c/d", {"a/b", "c/d"}), ("a/b,", {"a/b"})]
-)
-def test_a_node_has_the_names_by_which_its_gpus_were_advertised(text: str | None, want: set[str]) -> None:
-    allocatable = {"nvidia.com/gpu": "1", "tessera.dev/gpu-memory": "0", "a/b": "1", "nvidia.com/hostdev": "1"}
-    annotations = {"tessera.dev/renamed-resources": text}
-    node = registered_node({"metadata": {"annotations": annotations}, "status": {"allocatable": allocatable}})
-    assert node.renamed == want
-    assert node.gpu_resources == {"nvidia.com/gpu", "tessera.dev/gpu-memory"} | want & {"a/b"}
-
-
-@pytest.mark.parametrize(
-    ("status", "want"),
-    [(None, 0), ({"startTime": None}, 0), ({"startTime": "soon"}, 0), ({"startTime": "1970-01-01T00:00:05Z"}, 5)],
-)
-def test_a_pod_was_started_at_the_time_of_its_status(status: object, want: int) -> None:
-    assert started_s({"status": status}) == want
 
 
 def test_a_driver_serves_what_the_status_has_a_claim_of() -> None:

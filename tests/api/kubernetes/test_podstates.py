@@ -7,7 +7,17 @@ import pytest
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field
-from tessera.api.kubernetes.podstates import created_ns, is_finished, is_terminating, waiting_messages
+from tessera.api.kubernetes.podstates import (
+    container_ids,
+    created_ns,
+    is_finished,
+    is_terminating,
+    runtime_of,
+    started_s,
+    waiting_messages,
+    was_admitted,
+    was_created,
+)
 from tessera.errors import InvalidInput
 
 
@@ -73,3 +83,64 @@ def test_a_live_object_of_another_form_is_neither(pod: Mapping[str, Any]) -> Non
 )
 def test_why_containers_do_not_run(status: dict[str, Any] | None, want: dict[str, str]) -> None:
     assert waiting_messages({"status": status}) == want
+
+
+@pytest.mark.parametrize("kind", ["containerStatuses", "initContainerStatuses"])
+def test_a_kubelet_reports_containers_once_it_has_admitted_their_pod(kind: str) -> None:
+    waiting = {"name": "main", "state": {"waiting": {"reason": "ImagePullBackOff"}}}
+    assert was_admitted({"status": {"phase": "Pending", kind: [waiting]}})
+    assert not was_admitted({"status": {"phase": "Pending", kind: []}})
+    assert not was_admitted({})
+
+
+# sentence: a pod's status, and whether its container `c` was created
+CREATED: dict[str, tuple[object, bool]] = {
+    "there is no status": (None, False),
+    "its image is pulled": ({"containerStatuses": [{"name": "c", "state": {"waiting": {}}}]}, False),
+    "it runs, or has run": ({"containerStatuses": [{"name": "c", "containerID": "containerd://1"}]}, True),
+    "it is an init container": ({"initContainerStatuses": [{"name": "c", "containerID": "containerd://1"}]}, True),
+    "another was": ({"containerStatuses": [{"name": "d", "containerID": "containerd://1"}]}, False),
+}
+
+
+@pytest.mark.parametrize("case", CREATED)
+def test_a_container_was_created_that_has_an_id(case: str) -> None:
+    status, want = CREATED[case]
+    assert was_created({"status": status}, "c") is want
+
+
+def test_ids_of_containers_are_those_of_the_runtime() -> None:
+    kinds = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+    status = {kind: [{"name": kind, "containerID": f"containerd://{kind}-1"}, {"name": "waits"}] for kind in kinds}
+    assert list(container_ids({"status": status})) == [(f"{kind}-1", kind) for kind in kinds]
+    assert list(container_ids({})) == []
+
+
+# sentence: a status, and the runtime
+RUNTIMES: dict[str, tuple[object, str]] = {
+    "none was created": ({"containerStatuses": [{"name": "a"}]}, ""),
+    "no status": (None, ""),
+    "one was created": (
+        {"containerStatuses": [{"name": "a"}, {"name": "b", "containerID": "containerd://1"}]},
+        "containerd",
+    ),
+    "an init container": ({"initContainerStatuses": [{"name": "a", "containerID": "cri-o://1"}]}, "cri-o"),
+    "an id without a runtime": ({"containerStatuses": [{"name": "a", "containerID": "1"}]}, ""),
+}
+
+
+@pytest.mark.parametrize("case", RUNTIMES)
+def test_the_runtime_is_that_which_created_a_container(case: str) -> None:
+    status, want = RUNTIMES[case]
+    assert runtime_of({"status": status}, {}) == want
+    node = {"status": {"nodeInfo": {"containerRuntimeVersion": "crun://1"}}}
+    assert runtime_of({"status": status}, node) == (want or "crun"), "before, it is that of the node"
+    assert runtime_of({"status": status}, {"status": {"nodeInfo": {}}}) == want
+
+
+@pytest.mark.parametrize(
+    ("status", "want"),
+    [(None, 0), ({"startTime": None}, 0), ({"startTime": "soon"}, 0), ({"startTime": "1970-01-01T00:00:05Z"}, 5)],
+)
+def test_a_pod_was_started_at_the_time_of_its_status(status: object, want: int) -> None:
+    assert started_s({"status": status}) == want

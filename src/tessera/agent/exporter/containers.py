@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from tessera.api.kubernetes.containerlimits import container_ids
+from tessera.api.kubernetes.podstates import container_ids
 from tessera.clients.kube import Object
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tessera.api.kubernetes.containerlimits import container_ids, runtime_of
+from tessera.api.kubernetes.podstates import container_ids, runtime_of
 from tessera.clients.kube import Object
 from tessera.core.deviceplugin.allocations.podprocesses import PodProcess, running_containers
 from tessera.core.usage.cgroups import owner_of

@@ -13,21 +13,25 @@ import msgspec
 from tessera.agent.pods.podprocesses import ProcessTable
 from tessera.api.kubernetes.containerlimits import (
     containers_in_order,
-    created_containers,
     has_resource_claim,
     holds_devices,
     lasting_containers,
     limits_of,
-    registered_node,
+)
+from tessera.api.kubernetes.podstates import (
+    created_containers,
+    created_ns,
+    is_finished,
+    is_terminating,
     started_s,
     was_admitted,
 )
-from tessera.api.kubernetes.podstates import created_ns, is_finished, is_terminating
+from tessera.api.kubernetes.registerednode import registered_node
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, uid_of, version_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
-from tessera.core.deviceplugin.allocations.adoption import RegisteredNode
 from tessera.core.deviceplugin.allocations.gateobservation import GatePod
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.registerednode import RegisteredNode
 from tessera.core.deviceplugin.containerresponse import ContainerResponse
 from tessera.core.workload.kubernetesnames import MIRROR
 from tessera.errors import Unavailable, Unsupported

@@ -31,9 +31,9 @@ from tessera.api.tessera.pods.runningpods import read_pods
 from tessera.api.tessera.pods.signatures import Keys, is_signed
 from tessera.api.tessera.shares import AssignmentFields, UnversionedShareFields
 from tessera.core.cluster.snapshot import Share, Snapshot
-from tessera.core.deviceplugin.allocations.adoption import RegisteredNode
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.allocations.matching import Correction
+from tessera.core.deviceplugin.allocations.registerednode import RegisteredNode
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import Fleet
 from tessera.core.workload.need import Isolation, Need

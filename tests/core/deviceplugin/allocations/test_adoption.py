@@ -1,24 +1,21 @@
-"""What is recorded of containers that the agent's record lacks, and which of them run without what they request."""
-
-import itertools
+"""What is recorded of containers that the agent's record lacks."""
 
 import msgspec
 import pytest
 
 from tessera.core.deviceplugin.allocations.adoption import (
-    RegisteredNode,
     UsesOf,
     adopted,
     in_neither_record,
     lasting_or_running,
     unknown_shares,
-    was_left_out,
     with_known_uses,
     with_lost_starts,
 )
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation, AllocatedDevice
 from tessera.core.deviceplugin.allocations.gateobservation import GatePod
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.registerednode import RegisteredNode
 from tessera.core.deviceplugin.allocations.unreadableentries import uses_unknown
 from tessera.core.gpu.deviceids import DeviceId
 
@@ -204,23 +201,6 @@ def test_who_is_on_record_came_first_however_old_the_other_is(uid: str) -> None:
     kubelet = msgspec.structs.replace(allocated("main", GPU, "x"), uid=uid)
     (found,) = adopted((held,), [kubelet], uses(USES), {"p": POD}, {}, 9)
     assert found.at_ns == 9
-
-
-def test_a_resource_that_its_node_never_had_is_left_out_of_a_pod() -> None:
-    """Every combination: one fact to the contrary is enough."""
-    kinds = (
-        (frozenset({"cpu"}), frozenset({"cpu", GPU}), frozenset[str]()),
-        (False, True),
-        (False, True),
-        (9.0, 10.0, 11.0),
-    )
-    for resources, static, claim, started_s in itertools.product(*kinds):
-        pod = msgspec.structs.replace(POD, static=static, has_resource_claim=claim, started_s=started_s)
-        want = resources == {"cpu"} and not static and not claim and started_s == 11.0
-        assert was_left_out(pod, GPU, RegisteredNode(resources=resources, created_s=10.0)) is want
-    assert not was_left_out(POD, GPU, RegisteredNode(resources=frozenset({"cpu"}))), "the Node has no time"
-    unknown = msgspec.structs.replace(POD, started_s=0.0)
-    assert not was_left_out(unknown, GPU, RegisteredNode(resources=frozenset({"cpu"}), created_s=10.0))
 
 
 UNITS_OF_SIDE = allocated("side", UNITS, "u")

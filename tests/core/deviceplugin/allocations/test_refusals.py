@@ -4,7 +4,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tessera.core.deviceplugin.allocations.adoption import RegisteredNode
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation
 from tessera.core.deviceplugin.allocations.clashes import Clash
 from tessera.core.deviceplugin.allocations.gateobservation import GatePod
@@ -17,6 +16,7 @@ from tessera.core.deviceplugin.allocations.refusals import (
     with_lost,
     without_ended,
 )
+from tessera.core.deviceplugin.allocations.registerednode import RegisteredNode
 
 GPU, UNITS, GOLD = "nvidia.com/gpu", "tessera.dev/gpu-memory", "example.com/gold"
 NODE = RegisteredNode(renamed=frozenset({GOLD}))

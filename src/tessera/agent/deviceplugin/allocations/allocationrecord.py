@@ -313,9 +313,7 @@ class AllocationRecord:
         before = self._entries
         self._keep_in_memory(with_known_uses(before, uses_of))
         unknown = container_allocations(each for each in self._entries if uses_unknown(each))
-        self._assigned = frozenset(
-            (each.uid, each.container, each.resource) for each in unknown if uses_of(each) is not None
-        )
+        self._assigned = frozenset(each.container_key for each in unknown if uses_of(each) is not None)
         return self._entries != before
 
     def record_assignments(self, assigned: Assigned, uses: AssignedDevices, revoked: Callable[[str], bool]) -> None:
@@ -405,7 +403,7 @@ class AllocationRecord:
         """Return the containers that may have processes, of those that the record may lack; None if not observed."""
         known = {each.container_key for each in self._entries if not (self._lost and each.presumed)}
         pods = self.observer.pods(self._view.by_uid()) if self._lost else {}
-        asked = {(each.uid, each.container, each.resource) for each in allocated}
+        asked = {each.container_key for each in allocated}
         asked |= {(uid, *each) for uid, pod in pods.items() for each in pod.requests}
         found = await self.observer.running_containers((uid, name) for uid, name, _ in asked - known)
         return None if self._view.blind else found

@@ -18,7 +18,7 @@ from tessera.agent.deviceplugin.containers.exchanges import Exchanges
 from tessera.agent.deviceplugin.containers.sharespecifications import Prepared, ShareSpecifications
 from tessera.agent.deviceplugin.containers.unassignedpods import UnassignedPods
 from tessera.agent.pods.nodepods import MissingFromRecord
-from tessera.api.kubernetes.containerlimits import was_created
+from tessera.api.kubernetes.podstates import was_created
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations.agentallocations import (
     AgentAllocation,
@@ -121,7 +121,7 @@ class ShareAllocator:
         self._pods.count_in(share_unit_mib)
 
     def inject(self, injection: DeviceInjection) -> None:
-        """Hand devices over in this way from now on."""
+        """Set how devices are injected."""
         self._injection = injection
 
     async def allocate(self, resource: str, ids: tuple[str, ...]) -> ContainerResponse:
@@ -318,7 +318,7 @@ class ShareAllocator:
         return request
 
     async def _answerable(self, units: Units, *, fixed: bool) -> AssignedRequest:
-        """Return the request to answer; waits for a missing assignment, and takes an unlikely one at last."""
+        """Return the request to answer; waits for a missing assignment, and falls back to an unlikely one."""
         loop, last_s = asyncio.get_running_loop(), math.inf
         while True:
             try:

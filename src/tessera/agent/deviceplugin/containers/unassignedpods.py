@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tessera.agent.deviceplugin.allocations.allocationrecord import AllocationRecord
 from tessera.agent.deviceplugin.containers.assignedpods import AssignedPods
 from tessera.agent.pods.podsview import PodsInView
-from tessera.api.kubernetes.containerlimits import was_created
+from tessera.api.kubernetes.podstates import was_created
 from tessera.clients.kube import name_of, uid_of
 from tessera.core.deviceplugin.allocations.allocateddevices import knows_devices
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation, RequestKey

@@ -1,6 +1,5 @@
 """What containers have that the agent's record lacks: by the kubelet's record, else by their pods."""
 
-import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
@@ -11,20 +10,18 @@ from tessera.core.deviceplugin.allocations.allocateddevices import container_all
 from tessera.core.deviceplugin.allocations.clashes import clashes
 from tessera.core.deviceplugin.allocations.gateobservation import GatePod
 from tessera.core.deviceplugin.allocations.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.allocations.registerednode import RegisteredNode, was_left_out
 from tessera.core.deviceplugin.allocations.relocation import uuids_of
 from tessera.core.deviceplugin.allocations.unreadableentries import uses_unknown
 from tessera.core.gpu.deviceids import DeviceId
-from tessera.core.gpu.sharing import names_device
 from tessera.core.workload.resources import SHARE_RESOURCES
 
 __all__ = [
-    "RegisteredNode",
     "UsesOf",
     "adopted",
     "in_neither_record",
     "lasting_or_running",
     "unknown_shares",
-    "was_left_out",
     "with_known_uses",
     "with_lost_starts",
 ]
@@ -33,26 +30,6 @@ UsesOf: TypeAlias = Callable[[KubeletAllocation], tuple[AllocatedDevice, ...] | 
 """Returns what a container uses by its ids, or its assignment. Nothing while the driver does not list what it has by
 name; None where nothing says what it is: it requests units and has no assignment that counts and names listed GPUs, or
 it has no ids by name."""
-
-
-class RegisteredNode(msgspec.Struct, frozen=True, kw_only=True):
-    """The Node object of the agent's node."""
-
-    resources: frozenset[str] = frozenset()
-    """The names that it has, also with 0; none where there is no object, or its kubelet has not reported yet."""
-    renamed: frozenset[str] = frozenset()
-    """The names of the sharing configuration under which its agent has ever advertised GPUs."""
-    created_s: float = math.inf
-    """When it was created, in seconds since 1970 of the API server's clock; infinite if unknown."""
-
-    @property
-    def gpu_resources(self) -> frozenset[str]:
-        """The resources of GPUs that it has."""
-        return frozenset(filter(self.is_of_gpus, self.resources))
-
-    def is_of_gpus(self, resource: str) -> bool:
-        """Return whether its agent advertises GPUs, MIG instances or units under this name, or did so before."""
-        return names_device(resource) or resource in SHARE_RESOURCES or resource in self.renamed
 
 
 def with_known_uses(record: Iterable[AgentAllocation], uses_of: UsesOf) -> tuple[AgentAllocation, ...]:
@@ -162,7 +139,7 @@ def adopted(
     known = {each.container_key for each in record}
     pending = {(each.resource, each.ids) for each in record if not each.uid}
     for each in allocated:
-        if _key(each) in known or (each.resource, each.device_ids) in pending:
+        if each.container_key in known or (each.resource, each.device_ids) in pending:
             continue
         uses, named = uses_of(each) or (), each.resource not in SHARE_RESOURCES
         if uses or named or not each.device_ids:
@@ -205,7 +182,7 @@ def unknown_shares(
         msgspec.structs.replace(_entry(each, pods[each.uid], next_ns), started=True)
         for each in allocated
         if each.resource in SHARE_RESOURCES and each.device_ids and each.uid in pods
-        if _key(each) not in known and (each.uid, each.resource, each.device_ids) not in units
+        if each.container_key not in known and (each.uid, each.resource, each.device_ids) not in units
         if _may_run(pods[each.uid], each.uid, each.container, running) and not uses_of(each)
     )
 
@@ -230,7 +207,7 @@ def in_neither_record(
         running: as in `lasting_or_running`.
 
     """
-    known = {each.container_key for each in record}.union(map(_key, allocated))
+    known = {each.container_key for each in record}.union(each.container_key for each in allocated)
     return tuple(
         KubeletAllocation(uid=uid, namespace=namespace, pod=name, container=container, resource=resource, device_ids=())
         for uid, pod in pods.items()
@@ -246,27 +223,6 @@ def _may_run(pod: GatePod, uid: str, container: str, running: Container[tuple[st
     return pod.may_run(container, has_process=None if running is None else (uid, container) in running)
 
 
-def was_left_out(pod: GatePod, resource: str, node: RegisteredNode) -> bool:
-    """Return whether a kubelet runs a pod without a resource that it requests, as its node never had it.
-
-    A kubelet leaves such a resource out of a pod that names its node itself. A Node keeps the names of all resources
-    that a device plugin ever registered, with 0 of them; a user can write neither those nor the pod's status. It is no
-    proof where the pod may be older than the Node object, whose names are lost when it is deleted (a static pod's
-    status is then written anew), nor where a driver for DRA serves the resource.
-    Source: Kubernetes `pkg/kubelet/lifecycle/predicate.go`, `removeMissingExtendedResources`, and
-    `pkg/kubelet/nodestatus/setters.go`, `MachineInfo`.
-
-    Args:
-        pod: which runs.
-        resource: that a container of it requests.
-        node: its Node object.
-
-    """
-    if not node.resources or resource in node.resources or pod.static or pod.has_resource_claim:
-        return False
-    return pod.started_s > node.created_s
-
-
 def _entry(allocation: KubeletAllocation, pod: GatePod, next_ns: int) -> AgentAllocation:
     return AgentAllocation(
         resource=allocation.resource,
@@ -276,7 +232,3 @@ def _entry(allocation: KubeletAllocation, pod: GatePod, next_ns: int) -> AgentAl
         container=allocation.container,
         at_ns=pod.created_ns or next_ns,
     )
-
-
-def _key(allocation: KubeletAllocation) -> tuple[str, str, str]:
-    return allocation.uid, allocation.container, allocation.resource

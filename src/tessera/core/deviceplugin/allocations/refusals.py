@@ -5,10 +5,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from tessera.core.deviceplugin.allocations.adoption import RegisteredNode
 from tessera.core.deviceplugin.allocations.agentallocations import AgentAllocation
 from tessera.core.deviceplugin.allocations.clashes import Clash
 from tessera.core.deviceplugin.allocations.gateobservation import GatePod
+from tessera.core.deviceplugin.allocations.registerednode import RegisteredNode
 
 __all__ = [
     "ContainerKey",
