@@ -6,6 +6,7 @@ import itertools
 import pytest
 from structlog.testing import capture_logs
 
+from harness.agentlogs import SHARING
 from harness.agentmachine import Machine
 from tessera.clients.kube import NODES, PODS, Kind, Object, Subresource
 from tessera.errors import Unavailable
@@ -40,6 +41,29 @@ async def test_a_restarted_kubelet_finds_the_devices_of_running_pods_counted_and
         await report(0)
         node = await machine.until(lambda node: node["status"]["allocatable"][GPU] != "0")
         assert node["status"]["allocatable"] == {GPU: "2"}, "no more than are healthy"
+
+
+async def test_what_the_kubelet_reports_once_it_has_admitted_its_pods_stays(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knows best how many devices there are."""
+    loop = asyncio.get_running_loop()
+    time = loop.time
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(GPU, 2)
+        await machine.pod("old", {GPU: 1})
+        await machine.kubelet.restart()
+        zero = {"status": {"allocatable": {GPU: "0"}}}
+        await machine.kube.patch(NODES, "n1", zero, subresource="status")
+        await machine.until(lambda node: node["status"]["allocatable"][GPU] == "1")
+        for later_s in (3, 6, 9, 10, 11):  # a registration during the three seconds after another adds three
+            monkeypatch.setattr(loop, "time", lambda later_s=later_s: time() + later_s)
+            # A list that the agent makes now: what it would have written by this time is written.
+            (machine.folder / "sharing/default").write_text(SHARING.replace("3", str(later_s)))
+            await machine.kubelet.until_allocatable(GPU, 2 * later_s)
+            if later_s == 9:
+                await machine.kube.patch(NODES, "n1", zero, subresource="status")
+        assert (await machine.node())["status"]["allocatable"][GPU] == "0"
 
 
 async def test_an_api_server_that_refuses_the_count_is_not_asked_again_at_once(

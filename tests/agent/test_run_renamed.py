@@ -1,5 +1,6 @@
 """The agent where resources have other names by the sharing file: lost records close the node for them too."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
@@ -8,7 +9,7 @@ from structlog.testing import capture_logs
 
 from harness.agentlogs import until_logged
 from harness.agentmachine import STATE, Machine
-from tessera.clients.kube import NODES, PODS, annotations_of, labels_of
+from tessera.clients.kube import EVERYTHING, NODES, PODS, Kind, Selection, WatchEvent, annotations_of, labels_of
 from tessera.clients.kubelet import Container
 from tessera.core.gpu.inventory import Inventory
 from tessera.errors import Conflict, Unavailable
@@ -91,6 +92,35 @@ async def test_a_name_by_rename_is_kept_on_the_node_before_it_is_advertised_and_
         await keep(machine, None)
         share_as(machine, RENAMED)
         await machine.until(lambda node: GOLD in annotations_of(node).get(KEPT, ""))
+
+
+async def test_nothing_is_advertised_before_the_watch_shows_that_the_name_is_kept(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rules for lost records read the name from the watched Node object."""
+    watch, shows = machine.kube.watch, asyncio.Event()
+
+    async def late(kind: Kind, since: str, selection: Selection = EVERYTHING) -> AsyncIterator[WatchEvent]:
+        async for event in watch(kind, since, selection):
+            if kind == NODES:
+                await shows.wait()
+            yield event
+
+    monkeypatch.setattr(machine.kube, "watch", late)
+    share_as(machine, RENAMED)
+    with capture_logs() as logs:
+        async with machine.agent():
+            await until_logged(logs, "turn_failed", what="start", reason=UNOBSERVED, times=2)
+            assert annotations_of(await machine.node())[KEPT] == GOLD
+            assert machine.kubelet.allocatable(GOLD) == 0
+            shows.set()
+            await machine.kubelet.until_allocatable(GOLD, 4)
+
+
+UNOBSERVED = (
+    "the Node object: its annotation tessera.dev/renamed-resources is written, and not observed yet: "
+    "the agent tries again"
+)
 
 
 async def test_a_node_without_such_names_has_no_annotation(machine: Machine) -> None:

@@ -9,8 +9,10 @@ import pytest
 from builders.gpunodes import facts
 from builders.signed import signed
 from harness.livingpods import passes, run
-from harness.pluginnode import CDI, MEMORY, NEED, Node, share
+from harness.pluginnode import CDI, GPU, MEMORY, NEED, WHOLE, Node, share
 from tessera.clients.kubelet import Container
+from tessera.core.gpu.inventory import GpuFacts
+from tessera.core.gpu.sharing import Sharing
 from tessera.core.node.nodesharing import ListStrategy, PluginOptions
 from tessera.errors import Conflict, TesseraError
 from tessera.measures import Measures
@@ -43,11 +45,16 @@ async def lose(node: Node, how: PluginOptions = CDI) -> None:
     change(node, "x", annotations={})
     await node.kill()
     (node.root / "allocations.json").unlink()
+    await begin_again(node, *PAIRS, how=how)
+    assert "default/x" in node.plugins.gate.record.closed
+
+
+async def begin_again(node: Node, *pairs: tuple[GpuFacts, Sharing], how: PluginOptions = CDI) -> None:
+    """Start an agent on a node that closes: as many units stay healthy as its pods request."""
     node.plugins, node.impaired = node.started(), True
     node.task = asyncio.create_task(node.plugins.run(Measures()))
-    await node.plugins.offer(node.offered(*PAIRS), node.inventory, how)
+    await node.plugins.offer(node.offered(*pairs), node.inventory, how)
     await node.kubelet.until_allocatable(NEED, sum(9 for _ in node.pods))
-    assert "default/x" in node.plugins.gate.record.closed
 
 
 def change(node: Node, name: str, **metadata: Any) -> None:
@@ -167,15 +174,68 @@ async def test_a_container_that_crashed_does_not_start_by_an_assignment_from_bef
     await node.kubelet.create("default", "q", "main")
 
 
-async def test_a_pod_that_runs_is_not_evicted_for_a_container_that_has_not_started(node: Node) -> None:
-    await begin(node)
+async def test_a_pod_whose_own_use_is_unknown_starts_its_share(node: Node) -> None:
+    """The kubelet lost what its other container has by name: that is no memory of another pod."""
+    pairs = ((facts(0, "T4"), WHOLE), (facts(1, "T4"), MEMORY))
+    await node.offer(*pairs, how=CDI)
+    node.assign("x", 9, share(1, 9 << 10, container="side"))
+    spec = node.pods["default", "x"]["spec"]
+    spec["containers"] = [
+        {"name": name, "resources": {"limits": {resource: str(count)}}}
+        for name, resource, count in (("main", GPU, 1), ("side", NEED, 9))
+    ]
+    node.pods["default", "x"] = node.watched["default", "x"] = signed(node.pods["default", "x"])
+    await node.kubelet.admit("default", "x", Container(name="main", limits=((GPU, 1),)))
+    await node.kubelet.create("default", "x", "main")
+    run(node, "x", pause=True, ends=False)
+    node.kubelet.lose_record()
+    await node.kubelet.admit("default", "x", Container(name="side", limits=((NEED, 9),)))
+    await node.kill()
+    (node.root / "allocations.json").unlink()
+    await begin_again(node, *pairs)
+    assert "default/x" in node.plugins.gate.record.closed
+    await node.kubelet.create("default", "x", "side")
+
+
+async def with_created(node: Node, kind: str) -> None:
+    """Let pod q be admitted, and the first of its two containers be created: one that lasts, or an init container."""
     await admit(node, "q", 1)
     pod = node.pods["default", "q"]
-    containers = [*pod["spec"]["containers"], {"name": "side"}]
-    pod = signed({**pod, "spec": {**pod["spec"], "containers": containers}})
+    first = [*pod["spec"].get(kind, ()), {"name": "side"}]
+    pod = signed({**pod, "spec": {**pod["spec"], kind: first}})
     side = {"name": "side", "containerID": "containerd://2"}
-    pod["status"] = {"phase": "Running", "containerStatuses": [{"name": "main"}, side]}
+    waiting = {"name": "main"}
+    pod["status"] = (
+        {"phase": "Running", "containerStatuses": [waiting, side]}
+        if kind == "containers"
+        else {"phase": "Pending", "containerStatuses": [waiting], "initContainerStatuses": [side]}
+    )
     node.pods["default", "q"] = node.watched["default", "q"] = pod
+
+
+@pytest.mark.parametrize(("kind", "evicted"), [("containers", False), ("initContainers", True)])
+async def test_a_pod_that_runs_is_not_evicted_for_a_container_that_has_not_started(
+    node: Node, kind: str, *, evicted: bool
+) -> None:
+    """One of which an init container alone was created does not run yet."""
+    await begin(node)
+    await with_created(node, kind)
     await lose(node)
     await refused_for_long(node, "q")
-    assert node.plugins.gate.refusals.blocked_pods() == {}
+    assert ("uid-q" in node.plugins.gate.refusals.blocked_pods()) == evicted
+
+
+async def test_a_pod_that_runs_is_evicted_where_what_a_deleted_pod_uses_is_not_known(node: Node) -> None:
+    """Nobody can delete that pod once more, and its processes may never end."""
+    await begin(node)
+    await with_created(node, "containers")
+    await node.kill()
+    record = node.root / "allocations.json"
+    record.write_bytes(record.read_bytes()[:-9])
+    node.end("x")
+    await begin_again(node, *PAIRS)
+    for _ in range(3):
+        with pytest.raises(TesseraError, match="was deleted, its processes run"):
+            await node.kubelet.create("default", "q", "main")
+        node.passed_s += 31
+    assert "uid-q" in node.plugins.gate.refusals.blocked_pods()

@@ -83,6 +83,21 @@ async def test_each_container_of_a_pod_has_its_own_share(
 
 
 @pytest.mark.parametrize("how", STRATEGIES)
+async def test_a_container_after_an_init_container_has_its_own_pod_s_share_though_another_pod_of_its_size_is_older(
+    node: Node, how: ListStrategy
+) -> None:
+    """The kubelet admits one pod's containers before the next pod's: the ids of the init container tell which it is."""
+    await offered(node, how, gpus=2)
+    older, pod = Waiting(node, "older", 1, [], [4]), Waiting(node, "p", 0, [3], [4])
+    for each in (pod, older):
+        await each.admit()
+    for each in (pod, older):
+        while each.left:
+            await each.start_next()
+    assert [node.assigned(each)[0]["gpu"] for each in ("p", "older")] == [0, 1]
+
+
+@pytest.mark.parametrize("how", STRATEGIES)
 @pytest.mark.parametrize("passes", [0, 1])
 @pytest.mark.parametrize("sizes", [(4, 4, 4), (3, 4, 5), (8, 7), (10, 5)])
 async def test_a_pod_that_waits_for_its_image_counts_once(
