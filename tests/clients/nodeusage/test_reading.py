@@ -71,7 +71,7 @@ async def test_a_defect_in_reading_one_report_is_that_agent_s_silence_and_is_log
     await reads.close()
 
 
-DELAYS_S = st.sampled_from([0.0, 0.1, 0.3, 1.0, 2.0, 3.0, 6.0, 9.0, 30.0])
+DELAYS_S = st.sampled_from([0.0, 0.1, 0.3, 1.0, 1.9, 3.0, 6.0, 9.0, 30.0])
 STEPS = st.lists(st.lists(DELAYS_S, min_size=7, max_size=7), min_size=1, max_size=8)
 
 
@@ -122,7 +122,8 @@ async def _slow(steps: list[list[float]], every_s: float) -> None:
             assert answered_s is not None
             assert report.age_s == pytest.approx(0.0 if answered_s >= began_s else now() - answered_s)
             assert report.answered_s == report.age_s, "the observation was new when the agent answered"
-        await asyncio.sleep(every_s)
+        # No request of an earlier read ends in the very moment in which a later one begins.
+        await asyncio.sleep(every_s + 0.017)
     await reads.close()
 
 
