@@ -19,7 +19,7 @@ _AGAIN_S = 0.2
 
 
 class BoundCounts:
-    """Has the Node object count the devices of bound pods for three seconds after each registration.
+    """Has the Node object count the devices of bound pods for at least three seconds after each registration.
 
     A kubelet reports 0 devices of each resource whose plugin has not registered yet, 0.1 s after it has started, and
     the true number only in its next report, ten seconds later by default. In between it admits its running pods again.
