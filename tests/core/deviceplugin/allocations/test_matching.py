@@ -47,6 +47,13 @@ def answer(to: AssignedRequest, *ids: str) -> Answer:
     return Answer(ids=frozenset(ids), key=to.key, specification=to.specification, shares=to.shares)
 
 
+def test_a_request_and_its_allocation_have_the_same_container_key() -> None:
+    asked = msgspec.structs.replace(request("p", 2), uid="uid-p")
+    allocated = msgspec.structs.replace(kubelet_allocation("p", "1", "2"), uid="uid-p")
+    assert asked.container_key == allocated.container_key == ("uid-p", "main", RESOURCE)
+    assert request("q", 2).container_key != asked.container_key
+
+
 OLD, NEW, LARGE = request("old", 2, since=1), request("new", 2, since=2), request("large", 5, since=0)
 ENDING = msgspec.structs.replace(request("ending", 2), ending=True)
 OTHER = request("other", 2, resource="aliyun.com/gpu-mem")
