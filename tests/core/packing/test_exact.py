@@ -130,6 +130,8 @@ def test_what_was_there_before_is_kept_when_the_time_is_up() -> None:
     assert assign(snapshot, start, budget=TimeBudget(LITTLE_S)) == (start, Bound(placed=4, at_most=18))
     assert assign(snapshot, start, budget=TimeBudget(-1)) == (start, Bound(placed=4, at_most=18))
     assert assign(snapshot, start)[1] == Bound(placed=4, at_most=4)
+    made = plan(snapshot, exact=True, budget=TimeBudget(-1))
+    assert (made.assignments, made.bound) == (start, Bound(placed=4, at_most=18))
 
 
 def test_all_placed_is_proved_without_solving() -> None:
