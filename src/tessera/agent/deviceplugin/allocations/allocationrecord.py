@@ -37,7 +37,6 @@ from tessera.core.deviceplugin.allocations.agentallocations import (
     started_pod,
     with_assignments,
 )
-from tessera.core.deviceplugin.allocations.allocateddevices import container_allocations
 from tessera.core.deviceplugin.allocations.earlierversions import (
     assigned_uses,
     is_vague,
@@ -106,8 +105,6 @@ class AllocationRecord:
         self._entries: tuple[AgentAllocation, ...] = ()
         self._unreadable = frozenset[UnreadableEntry]()
         """Unreadable entries of pods with processes when that was last observed."""
-        self._assigned = frozenset[tuple[str, str, str]]()
-        """Containers (`container_key`) whose entry names no device, and whose assignment counts."""
         self._lost = False
         """Whether entries were lost, and what containers have was not recorded anew yet."""
         self._on_disk = frozenset[AgentAllocation]()
@@ -190,9 +187,7 @@ class AllocationRecord:
         removed.
         """
         self._unreadable = still_unrecorded(self._unreadable, self._entries)
-        unnamed = tuple(
-            each for each in self._entries if uses_unknown(each) and each.container_key not in self._assigned
-        )
+        unnamed = tuple(each for each in self._entries if uses_unknown(each))
         uids = frozenset(each.uid for each in self._unreadable).union(each.uid for each in unnamed)
         running = await self.observer.running(uids) if uids else uids
         self._unreadable = frozenset(each for each in self._unreadable if each.uid in running)
@@ -312,8 +307,6 @@ class AllocationRecord:
         """
         before = self._entries
         self._keep_in_memory(with_known_uses(before, uses_of))
-        unknown = container_allocations(each for each in self._entries if uses_unknown(each))
-        self._assigned = frozenset(each.container_key for each in unknown if uses_of(each) is not None)
         return self._entries != before
 
     def record_assignments(self, assigned: Assigned, uses: AssignedDevices, revoked: Callable[[str], bool]) -> None:
